@@ -1,0 +1,1 @@
+"""Alignment losses, usable alone in any tllib script."""

@@ -1,0 +1,1 @@
+"""Heads, discriminators and memories that the methods are built from."""

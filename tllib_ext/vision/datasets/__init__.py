@@ -1,0 +1,1 @@
+"""Label splits, image lists, views and label noise."""

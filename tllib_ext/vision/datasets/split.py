@@ -1,0 +1,153 @@
+r"""Which classes are shared, which are private: the only place that knows label indices.
+
+Source labels are ``0..K-1`` (shared classes first, then source-private ones), every target-private class is the one
+label ``K``. No other file does arithmetic with ``K``.
+"""
+
+from dataclasses import dataclass
+from typing import Dict, Optional, Sequence, Tuple
+
+from tllib_ext.errors import UserError, closest
+
+__all__ = ["LabelSplit", "PRESETS"]
+
+
+@dataclass(frozen=True)
+class LabelSplit:
+    r"""The label sets :math:`C`, :math:`\bar C_s` and :math:`\bar C_t` by class name.
+
+    Args:
+        shared (tuple[str]): :math:`C`, classes of both domains
+        source_private (tuple[str]): :math:`\bar C_s`, classes of the source only
+        target_private (tuple[str]): :math:`\bar C_t`, classes of the target only: "unknown"
+
+    Examples::
+
+        >>> split = LabelSplit.parse("2/1/1", ["ant", "bee", "cat", "dog"])
+        >>> split.num_source, split.unknown, split.scenario
+        (3, 3, 'universal')
+        >>> split.source_index("cat"), split.source_index("dog"), split.target_index("dog")
+        (2, None, 3)
+    """
+
+    shared: Tuple[str, ...]
+    source_private: Tuple[str, ...] = ()
+    target_private: Tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for field in ("shared", "source_private", "target_private"):
+            object.__setattr__(self, field, tuple(map(str, getattr(self, field))))
+        names = self.shared + self.source_private + self.target_private
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise UserError(f"a class stands in two parts of the split: {', '.join(twice)}")
+        if self.num_source < 2:
+            raise UserError(f"a classifier needs at least 2 source classes, the split has {self.num_source}")
+
+    @property
+    def num_source(self) -> int:
+        """K, the width of the classifier."""
+        return len(self.shared) + len(self.source_private)
+
+    @property
+    def unknown(self) -> int:
+        """The label of every target-private class."""
+        return self.num_source
+
+    @property
+    def source_classes(self) -> Tuple[str, ...]:
+        """Names of the labels ``0..K-1``."""
+        return self.shared + self.source_private
+
+    @property
+    def label_names(self) -> Tuple[str, ...]:
+        """Names of the labels ``0..K``: the source classes and ``"unknown"``."""
+        return self.source_classes + ("unknown",)
+
+    @property
+    def shared_labels(self) -> range:
+        """Labels of the shared classes."""
+        return range(len(self.shared))
+
+    @property
+    def scenario(self) -> str:
+        """``closed``, ``partial``, ``open`` or ``universal``."""
+        return {(0, 0): "closed", (1, 0): "partial", (0, 1): "open", (1, 1): "universal"}[
+            bool(self.source_private), bool(self.target_private)
+        ]
+
+    def source_index(self, name: str) -> Optional[int]:
+        """The label of class ``name`` in the source, None if the source does not have it."""
+        return self._lookup()[0].get(name)
+
+    def target_index(self, name: str) -> Optional[int]:
+        """The label of class ``name`` in the target, None if the target does not have it."""
+        return self._lookup()[1].get(name)
+
+    def _lookup(self) -> Tuple[Dict[str, int], Dict[str, int]]:
+        source = {name: label for label, name in enumerate(self.source_classes)}
+        target = {name: label for label, name in enumerate(self.shared)}
+        target.update({name: self.unknown for name in self.target_private})
+        return source, target
+
+    def table(self) -> str:
+        """The mapping as text, one line per part, for the head of a log."""
+        parts = (("shared", self.shared), ("source private", self.source_private), ("unknown", self.target_private))
+        lines = [f"{self.scenario} label sets {self}"]
+        lines += [f"  {title:<15}{len(names):>3}  {', '.join(names) or '-'}" for title, names in parts]
+        return "\n".join(lines)
+
+    def __str__(self) -> str:
+        return f"{len(self.shared)}/{len(self.source_private)}/{len(self.target_private)}"
+
+    def to_dict(self) -> Dict[str, Sequence[str]]:
+        """Plain lists, for JSON; ``LabelSplit(**d)`` reads them back."""
+        return {field: list(getattr(self, field)) for field in ("shared", "source_private", "target_private")}
+
+    @classmethod
+    def parse(cls, text: str, classes: Sequence[str]) -> "LabelSplit":
+        """A preset's name, or ``a/b/c`` over ``classes`` in their order: a shared, b source-private, c target-private."""
+        if text in PRESETS:
+            return PRESETS[text]
+        try:
+            sizes = [int(part) for part in text.split("/")]
+            if len(sizes) != 3 or min(sizes) < 0:
+                raise ValueError
+        except ValueError:
+            raise UserError(
+                f"--split {text!r} is neither a/b/c (shared/source private/target private, e.g. 10/10/11) nor a preset; "
+                + closest(text, PRESETS)
+            ) from None
+        if sum(sizes) > len(classes):
+            raise UserError(f"--split {text} asks for {sum(sizes)} classes, the data has {len(classes)}")
+        a, b, _ = sizes
+        names = tuple(classes)[: sum(sizes)]
+        return cls(names[:a], names[a : a + b], names[a + b :])
+
+
+def _preset(shared: str, source_private: str, target_private: str) -> LabelSplit:
+    return LabelSplit(shared.split(), source_private.split(), target_private.split())
+
+
+#: The benchmark's splits by class NAME: the order of classes is part of the benchmark (pair noise flips k to k+1).
+PRESETS: Dict[str, LabelSplit] = {
+    # Shared = the ten classes of Office-Caltech, the rest alphabetical.
+    "Office31": _preset(
+        "back_pack bike calculator headphones keyboard laptop_computer monitor mouse mug projector",
+        "bike_helmet bookcase bottle desk_chair desk_lamp desktop_computer file_cabinet letter_tray mobile_phone"
+        " paper_notebook",
+        "pen phone printer punchers ring_binder ruler scissors speaker stapler tape_dispenser trash_can",
+    ),
+    # Alphabetical, which is not the order of tllib's OfficeHome.CLASSES.
+    "OfficeHome": _preset(
+        "Alarm_Clock Backpack Batteries Bed Bike Bottle Bucket Calculator Calendar Candles",
+        "Chair Clipboards Computer Couch Curtains",
+        "Desk_Lamp Drill Eraser Exit_Sign Fan File_Cabinet Flipflops Flowers Folder Fork Glasses Hammer Helmet Kettle"
+        " Keyboard Knives Lamp_Shade Laptop Marker Monitor Mop Mouse Mug Notebook Oven Pan Paper_Clip Pen Pencil"
+        " Postit_Notes Printer Push_Pin Radio Refrigerator Ruler Scissors Screwdriver Shelf Sink Sneakers Soda Speaker"
+        " Spoon TV Table Telephone ToothBrush Toys Trash_Can Webcam",
+    ),
+    "VisDA2017": _preset(
+        "aeroplane bicycle bus car horse knife", "motorcycle person plant", "skateboard train truck"
+    ),
+}

@@ -1,0 +1,214 @@
+r"""`Divergence Optimization for Noisy Universal Domain Adaptation (CVPR 2021) <https://arxiv.org/abs/2104.00246>`_.
+
+A generator G and heads F1, F2 with three steps per iteration (section 3 of the paper)::
+
+    A   min over G, F1, F2   L_s(D_s') + L_t(D_t)          eq. 8-12
+    B   min over F1, F2      L_s(D_s') - mean crs(D_t)     eq. 13
+    C   min over G           mean crs(D_t'), n times       eq. 14
+    test: unknown iff crs > delta                          eq. 15
+
+The authors' code differs from the paper's text in many constants. Preset ``official`` (default) does what the code
+does, preset ``paper`` what the text says; every difference is one of the hyper-parameters below. What we do
+differently from both, with the same result: Step B has no graph through G (the code back-propagates through it and
+throws the gradient away), and B's target features serve the first repeat of C (same weights, same images).
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any, Dict, List, Optional, Union
+
+import torch
+from torch import Tensor, nn
+
+from tllib_ext.alignment.divergence import cross_divergence, divergences, joint_loss, mean_distribution_entropy
+from tllib_ext.alignment.divergence import separation
+from tllib_ext.errors import UserError, closest
+from tllib_ext.methods.base import Batch, Hparams, Method, Prediction, hp
+from tllib_ext.modules.batchnorm import BatchNormReplay
+from tllib_ext.modules.heads import Heads
+from tllib_ext.training.context import Context
+from tllib_ext.training.distributed import pooled_any, pooled_mean, pooled_small_loss
+from tllib_ext.vision.datasets.split import LabelSplit
+
+__all__ = ["Divergence", "DivergenceHparams", "ABLATIONS", "PAPER_PRESET"]
+
+#: What each row of the paper's ablation (Table 4) switches off; ``kl`` flips the sign of the entropy term (eq. 19).
+ABLATIONS = ("no_select", "no_div", "no_crs", "no_ent", "no_sep", "no_minimax", "kl")
+
+#: delta of the authors' configurations, 2 x `thr`: log K rounded down for 20 and 9 classes.
+OFFICIAL_DELTA = {20: 2.98, 15: 2.70805020110221, 9: 2.18}
+
+
+@dataclass
+class DivergenceHparams(Hparams):
+    """Defaults are the authors' code; the paper's value is named where it differs."""
+
+    eta: float = hp(0.05, "code: eta; paper: 1", "weight of every target term")
+    lam: float = hp(0.1, "paper §4, code", "weight of the symmetric KL divergence in the source loss (eq. 8)")
+    delta: Union[float, str] = hp("official", "code: 2*thr = 2.98, 2.708, 2.18; paper: log K", "official, log_k or a number")
+    m: float = hp(1.0, "paper §4; code: 2*margin", "half width of the dead zone (eq. 12)")
+    crs_clip: Optional[float] = hp(2.0, "code; paper: none", "no push of crs beyond this distance from delta")
+    crs_valid: Optional[float] = hp(2.0, "code; paper: none", "crs term over samples with crs < this x delta")
+    clamp: Optional[float] = hp(2.0, "code; paper: none", "crs clamped at this x delta in Steps B and C")
+    known_margin: float = hp(1.0, "code: hard-coded 1; paper: m", "D_t' = samples with crs < delta - this")
+    ent_mode: str = hp("mean_dist", "code; paper: sum", "entropy of the mean distribution, or sum of the entropies")
+    ent_weight: float = hp(0.5, "code: works on half the scale; paper: 1", "weight of the entropy term beside crs")
+    ent_eps: float = hp(1e-5, "code; paper: 0", "epsilon inside the logarithm of mean_dist")
+    warmup: Optional[int] = hp(None, "code: 101; paper: 0", "steps of plain training first; default min(101, 4 % of the run)")
+    n: int = hp(4, "paper §4, code", "repeats of Step C")
+    drop_rate: Optional[Union[float, str]] = hp(None, "code: the true noise rate", "share of a batch to drop; none = --rate; auto = estimate it")
+    reselect: bool = hp(True, "code; paper: the same D_s'", "select anew in Step B with the updated network")
+    c_mean: str = hp("selected", "code; paper: batch", "Step C averages over the selected samples or the whole batch")
+    skip_empty: bool = hp(True, "ours; code steps on weight decay alone", "skip Step C when no target sample looks known")
+    heads: int = hp(2, "paper", "number of heads; divergences are means over pairs")
+    head: str = hp("cosine", "code", "cosine (temperature 0.05, unit rows) or linear")
+    temperature: float = hp(0.05, "code", "of the cosine heads")
+    pred_head: str = hp("first", "code", "class = argmax of the first head, or of the sum of the heads")
+    ablate: str = hp("", "paper Table 4", "comma-separated: " + ", ".join(ABLATIONS))
+
+    def __post_init__(self) -> None:
+        for name in self.ablations():
+            if name not in ABLATIONS:
+                raise UserError(f"unknown ablation {name!r}: {closest(name, ABLATIONS)}")
+        for name, allowed in (("ent_mode", ("mean_dist", "sum")), ("c_mean", ("selected", "batch")),
+                              ("head", ("cosine", "linear")), ("pred_head", ("first", "sum"))):  # fmt: skip
+            if getattr(self, name) not in allowed:
+                raise UserError(f"hyper-parameter {name}={getattr(self, name)!r}: expected {' or '.join(allowed)}")
+
+    def ablations(self) -> List[str]:
+        """The names in ``ablate``."""
+        return [name for name in self.ablate.split(",") if name]
+
+
+#: The paper's text taken literally. Without the clips, the warm-up and with 20 times the weight it is unstable.
+PAPER_PRESET: Dict[str, Any] = dict(
+    eta=1.0, delta="log_k", crs_clip=None, crs_valid=None, clamp=None, ent_mode="sum", ent_weight=1.0, ent_eps=0.0,
+    warmup=0, reselect=False, c_mean="batch",
+)  # fmt: skip
+
+
+class Divergence(Method):
+    """The paper's method.
+
+    Args:
+        backbone (torch.nn.Module): G
+        split (LabelSplit): the label sets
+        hparams (DivergenceHparams): constants, see there
+
+    Shape:
+        - predict: images or features :math:`(N, *)` to a :class:`~tllib_ext.methods.base.Prediction`
+    """
+
+    Hparams = DivergenceHparams
+    presets = {"official": {}, "paper": PAPER_PRESET}
+
+    def __init__(self, backbone: nn.Module, split: LabelSplit, hparams: Optional[DivergenceHparams] = None):
+        super().__init__(backbone, split, hparams)
+        hp, k = self.hparams, split.num_source
+        self.heads = Heads(backbone.out_features, k, hp.heads, hp.head, hp.temperature)
+        self.delta = {"official": OFFICIAL_DELTA.get(k, math.log(k)), "log_k": math.log(k)}.get(hp.delta, hp.delta)
+        off = set(hp.ablations())
+        self.eta_crs = 0.0 if off & {"no_crs", "no_sep"} else hp.eta
+        self.eta_ent = 0.0 if off & {"no_ent", "no_sep"} else hp.eta * hp.ent_weight * (-1 if "kl" in off else 1)
+        self.lam = 0.0 if "no_div" in off else hp.lam
+        self.minimax = "no_minimax" not in off
+        self.select = "no_select" not in off
+        self.drop_rate = 0.0 if hp.drop_rate in (None, "auto") else float(hp.drop_rate)
+        self.warmup = 0
+        self.replay = BatchNormReplay(backbone)
+
+    def players(self) -> Dict[str, List[Dict[str, Any]]]:
+        return {"G": [{"params": self.backbone.parameters(), "lr_mult": 0.1}],
+                "C": [{"params": self.heads.parameters()}]}  # fmt: skip
+
+    def prepare(self, context: Context) -> None:
+        hp = self.hparams
+        # 101 of the authors' 5001 steps; a shorter run keeps the proportion from 4 % down.
+        self.warmup = min(101, round(0.04 * context.steps)) if hp.warmup is None else hp.warmup
+        if hp.drop_rate is None:
+            self.drop_rate = context.rate
+        if not self.select:
+            self.drop_rate = 0.0
+
+    def update(self, source: Batch, target: Batch, step: int, play: Any) -> Dict[str, Tensor]:
+        self.heads.normalise_rows()  # reference: once per iteration, before Step A only
+        if step < self.warmup:
+            return self._warm_up(source, target, play)
+
+        # Step A: everybody learns the selected source samples and separates the target.
+        logits_s = self.heads(self.backbone(source.x))
+        logits_t = self.heads(self.backbone(target.x))
+        loss_s = joint_loss(logits_s, source.y, self.lam)
+        kept = pooled_small_loss(loss_s, self.drop_rate)
+        crs = divergences(logits_t)[1]
+        terms = {"source": pooled_mean(loss_s, kept)}
+        if self.eta_crs:
+            terms["crs"] = self.eta_crs * self._separate_crs(crs)
+        if self.eta_ent:
+            terms["ent"] = self.eta_ent * self._separate_ent(logits_t)
+        known = crs.detach() < self.delta - self.hparams.known_margin  # D_t', kept for all repeats of Step C
+        any_known = play.decide(pooled_any(known))
+        play.descend(terms, "G", "C")
+        log = {"loss": terms["source"].detach(), "kept": kept.float().mean(), "known": known.float().mean(),
+               "crs": crs.detach().mean()}  # fmt: skip
+        if not self.minimax:
+            return log
+
+        # Step B: the heads drift apart on the target, G fixed.
+        self.replay.before()
+        f_t = self.backbone(target.x)  # with its graph: the first repeat of Step C needs it
+        self.replay.after()
+        with torch.no_grad():
+            f_s = self.backbone(source.x)
+        loss_s = joint_loss(self.heads(f_s), source.y, self.lam)
+        if self.hparams.reselect:
+            kept = pooled_small_loss(loss_s, self.drop_rate)
+        apart = self._clamp(cross_divergence(self.heads(f_t.detach())))
+        play.descend({"source": pooled_mean(loss_s, kept), "apart": -self.hparams.eta * pooled_mean(apart)}, "C")
+
+        # Step C: G brings them together again on what looks known.
+        if self.hparams.skip_empty and not any_known():
+            return log
+        for repeat in range(self.hparams.n):
+            if repeat == 0:
+                self.replay.apply()  # reference: forwards the target once more here; the statistics are the same
+            else:
+                f_t = self.backbone(target.x)
+            together = self._clamp(cross_divergence(self.heads(f_t)))
+            if self.hparams.c_mean == "batch":
+                together = torch.where(known, together, torch.zeros_like(together))
+            mean = pooled_mean(together, known if self.hparams.c_mean == "selected" else None)
+            play.descend({"together": self.hparams.eta * mean}, "G")
+        return log
+
+    def _warm_up(self, source: Batch, target: Batch, play: Any) -> Dict[str, Tensor]:
+        logits_s = self.heads(self.backbone(source.x))
+        logits_t = self.heads(self.backbone(target.x))
+        terms = {"source": pooled_mean(joint_loss(logits_s, source.y, lam=0.0))}
+        if self.eta_ent:
+            terms["ent"] = self.eta_ent * self._separate_ent(logits_t)
+        play.descend(terms, "G", "C")
+        return {"loss": terms["source"].detach()}
+
+    def _separate_crs(self, crs: Tensor) -> Tensor:
+        hp = self.hparams
+        valid = None if hp.crs_valid is None else crs.detach() < hp.crs_valid * self.delta
+        inside = 0.0 if hp.crs_clip is None else -hp.m
+        return pooled_mean(separation(crs, self.delta, hp.m, hp.crs_clip, inside), valid)
+
+    def _separate_ent(self, logits: List[Tensor]) -> Tensor:
+        hp = self.hparams
+        if hp.ent_mode == "sum":
+            return pooled_mean(separation(divergences(logits)[2], self.delta, hp.m))
+        return pooled_mean(separation(mean_distribution_entropy(logits, hp.ent_eps), self.delta, hp.m, inside=-hp.m))
+
+    def _clamp(self, crs: Tensor) -> Tensor:
+        return crs if self.hparams.clamp is None else crs.clamp(max=self.hparams.clamp * self.delta)
+
+    @torch.no_grad()
+    def predict(self, x: Tensor) -> Prediction:
+        logits = self.heads(self.backbone(x))
+        crs = cross_divergence(logits)
+        probs = torch.stack([head.float().softmax(-1) for head in logits])
+        probs = probs[0] if self.hparams.pred_head == "first" else probs.mean(0)
+        return Prediction(probs, crs, crs > self.delta)

@@ -1,0 +1,55 @@
+r"""Source only: cross entropy on the given labels, nothing else; the floor of every table.
+
+The paper does not say how its SO row was made. Here: one cosine head as in DANCE, the same optimiser, batches and
+number of steps as the other methods, and the customary entropy rule :math:`H(p) > \frac{1}{2} \log K` for unknown.
+Target images are never looked at, so the batch-norm statistics are the source's.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Dict, List, Optional
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from tllib_ext.methods.base import Batch, Hparams, Method, Prediction, hp
+from tllib_ext.methods.rules import EntropyRule
+from tllib_ext.modules.heads import CosineHead
+from tllib_ext.training.distributed import pooled_mean
+from tllib_ext.vision.datasets.split import LabelSplit
+
+__all__ = ["SourceOnly", "SourceOnlyHparams"]
+
+
+@dataclass
+class SourceOnlyHparams(Hparams):
+    """Hyper-parameters of source-only training."""
+
+    temperature: float = hp(0.05, "DANCE's head", "of the cosine head")
+    unknown_rule: str = hp("entropy", "DANCE, GLC", "entropy or confidence")
+    unknown_threshold: Optional[float] = hp(None, "customary", "share of log K (default 0.5), or least confidence (0.5)")
+
+
+class SourceOnly(Method):
+    """Cross entropy on the source."""
+
+    Hparams = SourceOnlyHparams
+    uses_target = False
+
+    def __init__(self, backbone: nn.Module, split: LabelSplit, hparams: Optional[SourceOnlyHparams] = None):
+        super().__init__(backbone, split, hparams)
+        self.head = CosineHead(backbone.out_features, split.num_source, self.hparams.temperature)
+        self.rule = EntropyRule(split.num_source, self.hparams.unknown_rule, self.hparams.unknown_threshold)
+
+    def players(self) -> Dict[str, List[Dict[str, Any]]]:
+        return {"G": [{"params": self.backbone.parameters(), "lr_mult": 0.1}],
+                "C": [{"params": self.head.parameters()}]}  # fmt: skip
+
+    def update(self, source: Batch, target: Batch, step: int, play: Any) -> Dict[str, Tensor]:
+        self.head.normalise_rows()
+        ce = F.cross_entropy(self.head(self.backbone(source.x)).float(), source.y, reduction="none")
+        return {"loss": play.descend({"source": pooled_mean(ce)}, "G", "C")}
+
+    @torch.no_grad()
+    def predict(self, x: Tensor) -> Prediction:
+        return self.rule(self.head(self.backbone(x)))

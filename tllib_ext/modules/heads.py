@@ -1,0 +1,91 @@
+"""Classifier heads."""
+
+from typing import List
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+__all__ = ["CosineHead", "Heads", "FeatureBottleneck"]
+
+
+class CosineHead(nn.Linear):
+    r"""A bias-free linear layer on the L2-normalised feature, divided by a temperature:
+
+    .. math::
+        o_k = \langle w_k, f / \|f\| \rangle / T
+
+    Args:
+        in_features (int): width of f
+        num_classes (int): K
+        temperature (float): T
+
+    Examples::
+
+        >>> head = CosineHead(8, 3)
+        >>> head.normalise_rows(); head(torch.randn(5, 8)).shape
+        torch.Size([5, 3])
+    """
+
+    def __init__(self, in_features: int, num_classes: int, temperature: float = 0.05):
+        super().__init__(in_features, num_classes, bias=False)
+        self.temperature = temperature
+
+    def forward(self, f: Tensor) -> Tensor:
+        return super().forward(F.normalize(f, dim=-1)) / self.temperature
+
+    @torch.no_grad()
+    def normalise_rows(self) -> None:
+        """Rescale every row to unit length (the methods do it once at the start of an iteration)."""
+        self.weight.copy_(F.normalize(self.weight, dim=1))
+
+
+class Heads(nn.Module):
+    """Several heads on one feature; ``forward`` returns the list of their logits.
+
+    Args:
+        in_features (int): width of the feature
+        num_classes (int): K
+        num_heads (int): how many independently initialised heads
+        kind (str): ``"cosine"`` (:class:`CosineHead`) or ``"linear"`` (with bias)
+        temperature (float): of the cosine head
+
+    Examples::
+
+        >>> [y.shape for y in Heads(8, 3)(torch.randn(5, 8))]
+        [torch.Size([5, 3]), torch.Size([5, 3])]
+    """
+
+    def __init__(
+        self, in_features: int, num_classes: int, num_heads: int = 2, kind: str = "cosine", temperature: float = 0.05
+    ):
+        super().__init__()
+        build = {
+            "cosine": lambda: CosineHead(in_features, num_classes, temperature),
+            "linear": lambda: nn.Linear(in_features, num_classes),
+        }[kind]
+        self.heads = nn.ModuleList(build() for _ in range(num_heads))
+
+    def forward(self, f: Tensor) -> List[Tensor]:
+        return [head(f) for head in self.heads]
+
+    def normalise_rows(self) -> None:
+        """Unit rows for the cosine heads; linear heads stay as they are."""
+        for head in self.heads:
+            if isinstance(head, CosineHead):
+                head.normalise_rows()
+
+
+class FeatureBottleneck(nn.Sequential):
+    r"""The trainable G on top of frozen features: Linear, batch norm, ReLU.
+
+    Args:
+        in_features (int): width of the frozen features
+        out_features (int): width of what the heads see
+    """
+
+    def __init__(self, in_features: int, out_features: int = 512):
+        super().__init__(nn.Linear(in_features, out_features), nn.BatchNorm1d(out_features), nn.ReLU())
+        self.out_features = out_features
+
+

@@ -1,0 +1,33 @@
+"""What a method may ask about the run before its first step."""
+
+from dataclasses import dataclass, field
+from typing import Callable, Optional
+
+import numpy as np
+from torch import Tensor
+
+__all__ = ["Context"]
+
+
+@dataclass
+class Context:
+    """Facts of a run; no target labels, no clean source labels.
+
+    Args:
+        steps (int): how many iterations there will be
+        num_source (int), num_target (int): list lengths
+        rate (float): the noise rate that the experimenter gave, the paper's drop rate
+        seed (int): the run's seed
+        source_labels (numpy.ndarray, optional): the given, possibly wrong, labels in list order
+        source_features, target_features (callable, optional): the current G's features of a whole domain in list
+            order, in evaluation mode and without augmentation: :math:`(N, D)`, on the CPU
+    """
+
+    steps: int
+    num_source: int = 0
+    num_target: int = 0
+    rate: float = 0.0
+    seed: int = 0
+    source_labels: Optional[np.ndarray] = field(default=None, repr=False)
+    source_features: Optional[Callable[[], Tensor]] = field(default=None, repr=False)
+    target_features: Optional[Callable[[], Tensor]] = field(default=None, repr=False)

@@ -1,0 +1,83 @@
+"""What changes when a batch is spread over processes: means, counts and selections are over the global batch.
+
+Every function is the plain one in a single process. Gradients are averaged over processes when a player steps, so a
+term that is a global mean is returned as *world size x local sum / global count*: its average over processes is right.
+"""
+
+from typing import Any, List, Optional
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from tllib_ext.alignment.divergence import num_kept, small_loss_mask
+
+__all__ = ["world_size", "rank", "pooled_mean", "pooled_any", "pooled_small_loss", "gather_rows", "gather_objects"]
+
+
+def world_size() -> int:
+    """How many processes train together."""
+    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+
+
+def rank() -> int:
+    """Which of them this is; 0 writes the files."""
+    return dist.get_rank() if world_size() > 1 else 0
+
+
+def pooled_mean(values: Tensor, mask: Optional[Tensor] = None) -> Tensor:
+    r"""Mean over the (masked) global batch; a zero that keeps the graph where the mask is empty.
+
+    Shape:
+        - values: :math:`(N, )`; mask: :math:`(N, )` bool
+        - Outputs: scalar
+
+    Examples::
+
+        >>> pooled_mean(torch.tensor([1., 2., 9.]), torch.tensor([True, True, False])).item()
+        1.5
+        >>> pooled_mean(torch.tensor([1.]), torch.tensor([False])).item()
+        0.0
+    """
+    world = world_size()
+    if mask is None and world == 1:
+        return values.mean()
+    # where, not multiply: an infinite value outside the mask must not become NaN.
+    total = values.sum() if mask is None else torch.where(mask, values, torch.zeros_like(values)).sum()
+    count = values.new_tensor(float(len(values))) if mask is None else mask.sum().to(values.dtype)
+    if world > 1:
+        dist.all_reduce(count)
+    return world * total / count.clamp(min=1)
+
+
+def pooled_any(mask: Tensor) -> Tensor:
+    """Whether any sample of the global batch is in the mask, as a tensor (no wait for the device)."""
+    count = mask.sum()
+    if world_size() > 1:
+        dist.all_reduce(count)
+    return count > 0
+
+
+def gather_rows(values: Tensor) -> Tensor:
+    """The rows of all processes, in the order of their ranks; no gradient. Processes hold equal numbers of rows."""
+    if world_size() == 1:
+        return values.detach()
+    parts = [torch.empty_like(values) for _ in range(world_size())]
+    dist.all_gather(parts, values.detach().contiguous())
+    return torch.cat(parts)
+
+
+def gather_objects(item: Any) -> List[Any]:
+    """``item`` of every process, in the order of their ranks."""
+    if world_size() == 1:
+        return [item]
+    items: List[Any] = [None] * world_size()
+    dist.all_gather_object(items, item)
+    return items
+
+
+def pooled_small_loss(values: Tensor, drop_rate: float) -> Tensor:
+    """Mask of this process's samples that are among the small-loss part of the global batch."""
+    everyone = gather_rows(values)
+    mask = small_loss_mask(everyone, num_kept(len(everyone), drop_rate))
+    return mask[rank() * len(values) : (rank() + 1) * len(values)]

@@ -1,0 +1,142 @@
+"""Who steps: the one place for backward, scaling, averaging over processes, the step itself and the finite check."""
+
+import math
+from typing import Any, Callable, Dict, List, Mapping, Optional
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from tllib_ext.training.distributed import world_size
+
+__all__ = ["Players", "NonFiniteLoss", "inverse_decay"]
+
+
+class NonFiniteLoss(RuntimeError):
+    """A loss term became NaN or infinite; the message names the term."""
+
+
+def inverse_decay(progress: float) -> float:
+    r"""The learning-rate factor :math:`(1 + 10 \min(1, s/S))^{-0.75}` of the DANCE family.
+
+    Examples::
+
+        >>> inverse_decay(0.0), round(inverse_decay(1.0), 4)
+        (1.0, 0.1656)
+    """
+    return (1.0 + 10.0 * min(1.0, progress)) ** -0.75
+
+
+class Players:
+    r"""One SGD optimiser per player of the game; a method tells which of them descend on a loss.
+
+    Args:
+        groups (dict): player's name -> list of ``{"params": …, "lr_mult": …}``
+        lr (float): learning rate of a group with ``lr_mult`` 1
+        total_steps (int): S of the schedule
+        momentum (float), weight_decay (float), nesterov (bool): SGD's
+        scaler (torch.amp.GradScaler, optional): for float16
+        schedule (callable): progress in [0, 1] -> learning-rate factor
+
+    Examples::
+
+        >>> w = torch.nn.Parameter(torch.ones(1))
+        >>> play = Players({"C": [{"params": [w]}]}, lr=0.1, total_steps=10)
+        >>> play.begin(0); loss = play.descend({"square": (w ** 2).sum()}, "C"); w.item() < 1
+        True
+    """
+
+    def __init__(
+        self,
+        groups: Dict[str, List[Dict[str, Any]]],
+        lr: float = 0.01,
+        total_steps: int = 1,
+        momentum: float = 0.9,
+        weight_decay: float = 5e-4,
+        nesterov: bool = True,
+        scaler: Optional[Any] = None,
+        schedule: Callable[[float], float] = inverse_decay,
+    ):
+        self.lr, self.total_steps, self.scaler, self.schedule = lr, max(1, total_steps), scaler, schedule
+        self.step = 0
+        self.optimisers: Dict[str, torch.optim.SGD] = {}
+        for name, player in groups.items():
+            player = [dict(group, params=list(group["params"]), lr_mult=group.get("lr_mult", 1.0)) for group in player]
+            device = player[0]["params"][0].device.type
+            self.optimisers[name] = torch.optim.SGD(
+                player, lr=lr, momentum=momentum, weight_decay=weight_decay, nesterov=nesterov,
+                fused=device in ("cpu", "cuda"),
+            )  # fmt: skip
+
+    def begin(self, step: int) -> None:
+        """Set every learning rate for iteration ``step`` (0, 1, …)."""
+        self.step = step
+        factor = self.lr * self.schedule(step / self.total_steps)
+        for optimiser in self.optimisers.values():
+            for group in optimiser.param_groups:
+                group["lr"] = factor * group["lr_mult"]
+
+    def descend(self, terms: Mapping[str, Tensor], *names: str) -> Tensor:
+        """One step of the named players down the sum of ``terms``; nobody else moves or receives a gradient.
+
+        Returns:
+            the detached sum
+        """
+        loss = sum(terms.values())
+        chosen = [self.optimisers[name] for name in names]
+        params = [p for optimiser in chosen for group in optimiser.param_groups for p in group["params"]]
+        params = [p for p in params if p.requires_grad]
+        self._check_finite(terms)
+        scaled = self.scaler.scale(loss) if self.scaler is not None else loss
+        grads = torch.autograd.grad(scaled, params, allow_unused=True)
+        if world_size() > 1:
+            grads = _average(params, grads)
+        for p, grad in zip(params, grads):
+            p.grad = grad
+        for optimiser in chosen:
+            if self.scaler is not None:
+                self.scaler.step(optimiser)
+            else:
+                optimiser.step()
+        if self.scaler is not None:
+            # Once per descent, not per iteration: a player may step several times in one iteration.
+            self.scaler.update()
+        for p in params:
+            p.grad = None
+        return loss.detach()
+
+    def decide(self, flag: Tensor) -> Callable[[], bool]:
+        """Start copying a device flag to the host; the returned function waits for it only when called."""
+        if flag.device.type != "cuda":
+            return lambda: bool(flag)
+        host = torch.empty((), dtype=torch.bool, pin_memory=True).copy_(flag, non_blocking=True)
+        event = torch.cuda.Event()
+        event.record()
+        return lambda: event.synchronize() or bool(host)
+
+    def _check_finite(self, terms: Mapping[str, Tensor]) -> None:
+        for name, value in terms.items():
+            if value.device.type == "cpu" and not math.isfinite(float(value.detach())):
+                raise NonFiniteLoss(f"term {name!r} is {float(value.detach())} at step {self.step}")
+
+    def state_dict(self) -> Dict[str, Any]:
+        """Momentum and scaler; the schedule follows from the step."""
+        state: Dict[str, Any] = {name: optimiser.state_dict() for name, optimiser in self.optimisers.items()}
+        return {"optimisers": state, "scaler": self.scaler.state_dict() if self.scaler is not None else None}
+
+    def load_state_dict(self, state: Dict[str, Any]) -> None:
+        """Undo :meth:`state_dict`."""
+        for name, optimiser in self.optimisers.items():
+            optimiser.load_state_dict(state["optimisers"][name])
+        if self.scaler is not None and state["scaler"] is not None:
+            self.scaler.load_state_dict(state["scaler"])
+
+
+def _average(params: List[Tensor], grads: Any) -> List[Tensor]:
+    """Average over processes in one message; a parameter unused here may have been used elsewhere."""
+    grads = [torch.zeros_like(p) if grad is None else grad for p, grad in zip(params, grads)]
+    flat = torch.cat([grad.reshape(-1) for grad in grads])
+    dist.all_reduce(flat)
+    flat /= world_size()
+    parts = flat.split([grad.numel() for grad in grads])
+    return [part.view_as(grad) for part, grad in zip(parts, grads)]

@@ -1,0 +1,21 @@
+"""Open-set metrics one can check: arrays in, a report out; ``python -m tllib_ext.evaluation FILE`` reads a file."""
+
+from tllib_ext.evaluation.curves import confusion, oscr, roc_points, threshold_curve
+from tllib_ext.evaluation.files import Predictions, load_split, read_predictions, write_predictions
+from tllib_ext.evaluation.openset import DEFINITIONS, ClassRecall, OpenSetEvaluator, OpenSetReport, evaluate
+
+__all__ = [
+    "DEFINITIONS",
+    "ClassRecall",
+    "OpenSetEvaluator",
+    "OpenSetReport",
+    "Predictions",
+    "confusion",
+    "evaluate",
+    "load_split",
+    "oscr",
+    "read_predictions",
+    "roc_points",
+    "threshold_curve",
+    "write_predictions",
+]

@@ -1,0 +1,86 @@
+"""``python -m tllib_ext.evaluation predictions.csv``: recompute every metric from a file."""
+
+import argparse
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import List, Optional
+
+from tllib_ext.errors import UserError
+from tllib_ext.evaluation.csvfile import atomic_text
+from tllib_ext.evaluation.files import Predictions, load_split, read_predictions
+from tllib_ext.vision.datasets.split import LabelSplit
+
+__all__ = ["main"]
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    p = argparse.ArgumentParser(
+        prog="python -m tllib_ext.evaluation",
+        description="Recompute every open-set metric from a predictions file. The label sets come from config.json "
+        "beside it, or from --split-file, or from --shared and --source-private.",
+    )
+    p.add_argument("file", type=Path, metavar="predictions.csv", help="columns index, label, predicted, score, top1")
+    p.add_argument("--threshold", type=float, metavar="X", help="decide anew: unknown where score > X, else top1")
+    p.add_argument("--json", type=Path, metavar="OUT", help="write the metrics, recalls and confusion matrix there too")
+    split = p.add_argument_group("label sets")
+    split.add_argument("--split-file", type=Path, metavar="JSON", help='a file with the key "split", as config.json')
+    split.add_argument("--shared", metavar="A,B,…", help="names of the shared classes")
+    split.add_argument("--source-private", metavar="C,…", help="names of the classes only the source has")
+    split.add_argument("--target-private", metavar="D,…", help="names in the label column that mean unknown")
+    return p
+
+
+def main(argv: Optional[List[str]] = None) -> int:
+    """Print the table; returns the exit code, 2 after one line on bad input."""
+    args = parser().parse_args(argv)
+    try:
+        split = _split(args)
+        predictions = read_predictions(args.file, split)
+        if args.shared and not args.target_private and (predictions.label == split.unknown).any():
+            split = replace(split, target_private=("unknown",))
+        report = predictions.evaluate(split, args.threshold)
+        if args.json is not None:
+            with atomic_text(args.json) as stream:
+                json.dump(report.to_dict(), stream, indent=1)
+    except UserError as error:
+        print("error:", *str(error).splitlines(), file=sys.stderr)  # one line, whatever the names in it are
+        return 2
+    except OSError as error:
+        print(f"error: cannot write {args.json}: {error.strerror}", file=sys.stderr)
+        return 2
+    print(report.table())
+    print(_decision(args.file, predictions, args.threshold))
+    return 0
+
+
+def _split(args: argparse.Namespace) -> LabelSplit:
+    if args.shared:
+        if args.split_file:
+            raise UserError("give --split-file or --shared, not both")
+        return LabelSplit(*(_names(text) for text in (args.shared, args.source_private, args.target_private)))
+    if args.source_private or args.target_private:
+        raise UserError("--source-private and --target-private need --shared A,B,…")
+    if not args.file.is_file():
+        raise UserError(f"there is no predictions file {args.file}")
+    beside = args.split_file or args.file.with_name("config.json")
+    if not beside.is_file():
+        raise UserError(f"there is no {beside} with the label sets: give --split-file JSON or --shared A,B,…")
+    return load_split(beside)
+
+
+def _names(text: Optional[str]) -> List[str]:
+    return [name.strip() for name in text.split(",") if name.strip()] if text else []
+
+
+def _decision(file: Path, predictions: Predictions, threshold: Optional[float]) -> str:
+    decided = "as predicted" if threshold is None else f"decided anew: unknown where score > {threshold}"
+    unlabelled = int((~predictions.labelled).sum())
+    left_out = f"; {unlabelled} rows without a label left out" if unlabelled else ""
+    return f"{file}: {len(predictions.index)} rows, {decided}{left_out}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

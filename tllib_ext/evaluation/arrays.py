@@ -1,0 +1,104 @@
+"""Arrays and tensors in, checked numpy arrays out: what every number of the evaluator passes through first."""
+
+from typing import Any, Dict, Tuple
+
+import numpy as np
+
+from tllib_ext.errors import UserError
+from tllib_ext.vision.datasets.split import LabelSplit
+
+__all__ = ["argmax", "check_possible", "class_labels", "count_once", "integers", "same_length", "scores", "to_numpy"]
+
+
+def to_numpy(values: Any) -> np.ndarray:
+    """Any array or tensor on any device; torch is not imported for it."""
+    if hasattr(values, "detach"):
+        values = values.detach().cpu()
+        try:
+            return values.numpy()
+        except TypeError:  # numpy has no bfloat16
+            return values.float().numpy()
+    return np.asarray(values)
+
+
+def integers(name: str, values: Any) -> np.ndarray:
+    """One integer per image, or an error that calls the values ``name``."""
+    array = to_numpy(values)
+    if array.ndim != 1 or (len(array) and array.dtype.kind not in "iu"):
+        raise UserError(f"{name}: expected one integer per image, found {array.dtype} of shape {array.shape}")
+    return array.astype(np.int64)
+
+
+def class_labels(name: str, values: Any, names: Tuple[str, ...]) -> np.ndarray:
+    """One label per image, each a position in ``names``."""
+    array = integers(name, values)
+    if len(array) and not 0 <= array.min() <= array.max() < len(names):
+        raise UserError(f"{name}: expected 0..{len(names) - 1}, found {array.min()}..{array.max()}")
+    return array
+
+
+def scores(values: Any) -> np.ndarray:
+    """One number per image; infinite is a number, NaN is not."""
+    array = to_numpy(values)
+    if array.ndim != 1 or (len(array) and array.dtype.kind not in "fiu"):
+        raise UserError(f"score: expected one number per image, found {array.dtype} of shape {array.shape}")
+    if np.isnan(array).any():
+        raise UserError(
+            f"score: NaN for {np.isnan(array).sum()} of {len(array)} images, the first at row "
+            f"{np.isnan(array).argmax()}; look for a diverged network"
+        )
+    return array.astype(np.float64)
+
+
+def argmax(probs: Any, split: LabelSplit) -> np.ndarray:
+    """The closed-set label: the first of the most probable source classes of every row."""
+    array = to_numpy(probs)
+    if array.ndim != 2 or array.shape[1] != split.num_source:
+        raise UserError(f"probs: expected N rows of {split.num_source} classes, found shape {array.shape}")
+    if np.isnan(array).any():
+        raise UserError("probs: NaN; look for a diverged network")
+    return array.argmax(1)
+
+
+def same_length(columns: Dict[str, np.ndarray]) -> None:
+    """Raise unless every column has as many entries."""
+    sizes = {name: len(column) for name, column in columns.items()}
+    if len(set(sizes.values())) > 1:
+        raise UserError("expected as many of each: " + ", ".join(f"{n} {name}" for name, n in sizes.items()))
+
+
+def count_once(columns: Dict[str, np.ndarray]) -> Dict[str, np.ndarray]:
+    """Count a repeated image once; sorting by score too makes the kept row independent of the order."""
+    order = np.lexsort((columns["score"], columns["index"]))
+    columns = {name: column[order] for name, column in columns.items()}
+    index = columns["index"]
+    again = np.r_[False, index[1:] == index[:-1]]
+    for name, column in columns.items():
+        # The same image in another batch differs by rounding, in half precision by some per mille.
+        equal = column[1:] == column[:-1]
+        if name == "score":
+            equal |= np.isclose(column[1:], column[:-1], rtol=1e-2, atol=1e-3)
+        bad = again[1:] & ~equal
+        if bad.any():
+            at = int(bad.argmax())
+            raise UserError(
+                f"image {index[at]} was evaluated twice with different {name} ({column[at]} and "
+                f"{column[at + 1]}): call reset() between evaluations, or merge shards of one model only"
+            )
+    return {name: column[~again] for name, column in columns.items()}
+
+
+def check_possible(labels: np.ndarray, split: LabelSplit) -> None:
+    """Source-private labels, and unknown ones where the split knows none, mean that the split is not the data's."""
+    counts = np.bincount(labels, minlength=len(split.label_names))
+    for name in split.source_private:
+        if counts[split.source_index(name)]:
+            raise UserError(
+                f"{counts[split.source_index(name)]} target images are labelled {name!r}, "
+                f"a source-private class of the split {split}"
+            )
+    if counts[split.unknown] and not split.target_private:
+        raise UserError(
+            f"{counts[split.unknown]} target images are labelled unknown, but the split {split} has no "
+            "target-private class"
+        )

@@ -1,0 +1,129 @@
+"""CSV files of names and numbers: written whole or not at all, read in chunks, errors by row."""
+
+import csv
+import os
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+from typing import Any, Callable, Dict, Iterator, List, Sequence, TextIO, Tuple, Union
+
+import numpy as np
+
+from tllib_ext.errors import UserError
+
+__all__ = ["CHUNK", "atomic_text", "guard", "number", "number_or_nan", "read_columns", "reading", "unguard"]
+
+#: rows in memory as Python objects at a time
+CHUNK = 50_000
+_FORMULA = frozenset("=+-@\t\r\n'")
+
+
+def guard(text: str) -> str:
+    """``text`` as a cell that no spreadsheet takes for a formula; :func:`unguard` gives it back.
+
+    Examples::
+
+        >>> [guard(text) for text in ("mug", "=1+1", "'quoted'")]
+        ['mug', "'=1+1", "''quoted'"]
+    """
+    return "'" + text if text[:1] in _FORMULA else text
+
+
+def unguard(cell: str) -> str:
+    """The text of a cell that :func:`guard` wrote."""
+    return cell[1:] if cell[:1] == "'" else cell
+
+
+def number(cell: str) -> float:
+    """A number, infinite ones too; an empty cell or NaN is an error."""
+    value = number_or_nan(cell)
+    if value != value:
+        raise UserError(f"found {cell!r}, expected a number")
+    return value
+
+
+def number_or_nan(cell: str) -> float:
+    """A number, NaN for an empty cell."""
+    try:
+        return float(cell) if cell else float("nan")
+    except ValueError:
+        raise UserError(f"found {cell!r}, expected a number") from None
+
+
+@contextmanager
+def atomic_text(file: Union[str, Path]) -> Iterator[TextIO]:
+    """A stream whose text becomes ``file`` when all of it is written; on an error nothing of it stays."""
+    file = Path(file)
+    temporary = file.with_name(f".{file.name}.{os.getpid()}.tmp")
+    try:
+        # surrogateescape: a file name that is not UTF-8 keeps its bytes
+        with open(temporary, "w", encoding="utf-8", errors="surrogateescape", newline="") as stream:
+            yield stream
+        os.replace(temporary, file)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def reading(file: Union[str, Path]) -> Iterator[TextIO]:
+    """Open a text file; what goes wrong with the file is a :class:`UserError`."""
+    try:
+        with open(file, encoding="utf-8-sig", errors="surrogateescape", newline="") as stream:
+            yield stream
+    except OSError as error:
+        raise UserError(f"cannot read {file}: {error.strerror}") from None
+    except csv.Error as error:
+        raise UserError(f"{file} is not a CSV file: {error}") from None
+
+
+def read_columns(
+    file: Union[str, Path], converters: Dict[str, Tuple[Callable, Any]], required: Sequence[str]
+) -> Dict[str, np.ndarray]:
+    """Read the columns that ``converters`` name (cell -> value, dtype), as far as the file has them.
+
+    Python objects exist of one chunk at a time. ``required`` columns must be there, any others are passed over.
+    """
+    chunks: Dict[str, List[np.ndarray]] = {}
+    with reading(file) as stream:
+        reader = filter(None, csv.reader(stream))  # a blank line is no row
+        header = next(reader, None)
+        if header is None:
+            raise UserError(f"{file} is empty: expected the header {','.join(converters)}")
+        _check_header(header, file, list(converters), required)
+        done = 0
+        for rows in iter(lambda: list(islice(reader, CHUNK)), []):
+            for row, cells in enumerate(rows, done + 1):
+                if len(cells) != len(header):
+                    raise UserError(f"{file}, row {row}: {len(cells)} cells, the header has {len(header)}")
+            for name, cells in zip(header, zip(*rows)):
+                if name in converters:
+                    chunks.setdefault(name, []).append(_convert(cells, *converters[name], f"{file}, {name}", done))
+            done += len(rows)
+    if not chunks:
+        raise UserError(f"{file} has a header and no rows")
+    return {name: np.concatenate(parts) for name, parts in chunks.items()}
+
+
+def _convert(cells: Sequence[str], convert: Callable, dtype: Any, where: str, done: int) -> np.ndarray:
+    try:
+        return np.array(list(map(convert, cells)), dtype=dtype)
+    except (ValueError, OverflowError):
+        for row, cell in enumerate(cells, done + 1):
+            try:
+                np.array(convert(cell), dtype=dtype)
+            except UserError as error:
+                raise UserError(f"{where}, row {row}: {error}") from None
+            except (ValueError, OverflowError):
+                raise UserError(f"{where}, row {row}: found {cell!r}, expected an integer") from None
+        raise
+
+
+def _check_header(header: List[str], file: Union[str, Path], names: List[str], required: Sequence[str]) -> None:
+    missing = [name for name in required if name not in header]
+    if len(missing) == len(required):
+        raise UserError(f"{file} is not a CSV file of this kind: expected the header {','.join(names)}")
+    if missing:
+        raise UserError(f"{file} has no column {', '.join(missing)}: expected the header {','.join(names)}")
+    twice = [name for name in names if header.count(name) > 1]
+    if twice:
+        raise UserError(f"{file} has the column {', '.join(twice)} twice")

@@ -1,0 +1,223 @@
+r"""``predictions.csv``: one row per target image, written by a run, read back exactly.
+
+Columns: ``index,path,label,predicted,score,threshold,top1,p1,top2,p2,top3,p3``. ``label`` and ``predicted`` are class
+names or ``unknown``, ``label`` is empty for an unlabelled image, ``threshold`` is empty for a method that does not
+decide by one, ``top1`` is the closed-set argmax. Numbers are written so that they read back bit for bit.
+
+Names are data, and a spreadsheet runs a cell that begins with ``= + - @``, tab, CR or LF as a formula: such a text cell
+is written with one ``'`` before it, and so is one that begins with ``'`` itself. Reading takes one leading ``'`` off.
+"""
+
+import csv
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Dict, List, Optional, Sequence, Union
+
+import numpy as np
+
+from tllib_ext.errors import UserError, closest
+from tllib_ext.evaluation.arrays import argmax, class_labels, integers, same_length, scores, to_numpy
+from tllib_ext.evaluation.csvfile import (
+    CHUNK,
+    atomic_text,
+    guard,
+    number,
+    number_or_nan,
+    read_columns,
+    reading,
+    unguard,
+)
+from tllib_ext.evaluation.openset import OpenSetReport, evaluate
+from tllib_ext.vision.datasets.split import LabelSplit
+
+__all__ = ["COLUMNS", "Predictions", "load_split", "read_predictions", "write_predictions"]
+
+COLUMNS = ("index", "path", "label", "predicted", "score", "threshold", "top1", "p1", "top2", "p2", "top3", "p3")
+#: what the metrics are made of; the other columns are for people
+REQUIRED = ("index", "label", "predicted", "score", "top1")
+UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True)
+class Predictions:
+    r"""The columns of a predictions file as arrays, class names as labels of the split.
+
+    Shape:
+        - index, label, predicted: :math:`(N, )`, integers; ``label`` has a meaning only where ``labelled``
+        - score, threshold: :math:`(N, )`; threshold NaN where the file has none
+        - top, top_probs: :math:`(N, \min(3, K))`, most probable source classes first; :math:`(N, 1)` and NaN if the
+          file has only ``top1``
+    """
+
+    index: np.ndarray
+    path: List[str]
+    label: np.ndarray
+    labelled: np.ndarray
+    predicted: np.ndarray
+    score: np.ndarray
+    threshold: np.ndarray
+    top: np.ndarray
+    top_probs: np.ndarray
+
+    def evaluate(self, split: LabelSplit, threshold: Optional[float] = None) -> OpenSetReport:
+        """Metrics of the labelled rows; with ``threshold``, of the decisions ``score > threshold`` instead."""
+        rows = self.labelled
+        if not rows.any():
+            raise UserError("no row has a label: there is nothing to compare the predictions with")
+        closed, predicted = self.top[:, 0], self.predicted
+        if threshold is not None:
+            predicted = np.where(self.score > threshold, split.unknown, closed)
+        return evaluate(self.label[rows], predicted[rows], self.score[rows], split, closed_pred=closed[rows])
+
+
+def write_predictions(
+    file: Union[str, Path],
+    prediction: Any,
+    index: Any,
+    paths: Sequence[str],
+    split: LabelSplit,
+    threshold: Any = None,
+    labels: Any = None,
+) -> None:
+    r"""Write a :class:`~tllib_ext.methods.base.Prediction` of N images, in the order of ``index``, whole or not at all.
+
+    Args:
+        file (str or Path): the CSV file, replaced at the end by renaming
+        prediction: ``probs`` (N, K), ``score`` (N, ), ``unknown`` (N, )
+        index: (N, ) which image, each once
+        paths (sequence of str): (N, ) where the images are
+        split (LabelSplit): the label sets
+        threshold (float or array, optional): what the score was compared with
+        labels (optional): (N, ) in 0..K; None for an unlabelled target
+    """
+    _check_names(split)
+    probs, names = to_numpy(prediction.probs), [guard(name) for name in split.label_names]
+    columns = {
+        "index": integers("index", index),
+        "paths": np.array([guard(str(path)) for path in paths], dtype=object),
+        "score": scores(prediction.score),
+        "unknown": to_numpy(prediction.unknown).astype(bool),
+        "closed": argmax(probs, split),
+    }
+    if labels is not None:
+        columns["labels"] = class_labels("labels", labels, split.label_names)
+    same_length(columns)
+    predicted = np.where(columns["unknown"], split.unknown, columns["closed"])
+    order = np.argsort(columns["index"], kind="stable")
+    _check_unique(columns["index"][order], file)
+    cuts = np.broadcast_to(np.nan if threshold is None else to_numpy(threshold), len(order)).astype(np.float64)
+    width = min(3, split.num_source)
+    with atomic_text(file) as stream:
+        writer = csv.writer(stream)
+        writer.writerow(COLUMNS)
+        for start in range(0, len(order), CHUNK):
+            rows = order[start : start + CHUNK]
+            # Stable, so that top1 is the argmax of equal probabilities too.
+            top = np.argsort(-probs[rows], axis=1, kind="stable")[:, :width]
+            best = np.take_along_axis(probs[rows], top, 1).astype(np.float64)
+            parts = [
+                columns["index"][rows].tolist(),
+                columns["paths"][rows].tolist(),
+                [names[k] for k in columns["labels"][rows]] if labels is not None else [""] * len(rows),
+                [names[k] for k in predicted[rows]],
+                columns["score"][rows].tolist(),
+                ["" if t != t else t for t in cuts[rows].tolist()],
+            ]
+            for rank in range(3):
+                fits = rank < width
+                parts.append([names[k] for k in top[:, rank]] if fits else [""] * len(rows))
+                parts.append(best[:, rank].tolist() if fits else [""] * len(rows))
+            writer.writerows(zip(*parts))
+
+
+def read_predictions(file: Union[str, Path], split: LabelSplit) -> Predictions:
+    """Read a predictions file; extra columns and the order of columns do not matter.
+
+    A target-private class in ``label`` counts as unknown. Bad input is a :class:`UserError` that names the row
+    (the first row under the header is row 1).
+    """
+    _check_names(split)
+    source = {name: k for k, name in enumerate(split.source_classes)}
+    known = {UNKNOWN: split.unknown}
+    known.update({name: split.target_index(name) for name in split.shared + split.target_private})
+    ranks = range(1, min(3, split.num_source) + 1)
+    converters = {
+        "index": (int, np.int64),
+        "path": (unguard, object),
+        # An unlabelled row gets a label out of range, which no metric accepts.
+        "label": (_Names({**known, "": len(split.label_names)}, split).__getitem__, np.int64),
+        "predicted": (_Names({**source, UNKNOWN: split.unknown}, split).__getitem__, np.int64),
+        "score": (number, np.float64),
+        "threshold": (number_or_nan, np.float64),
+    }
+    for rank in ranks:
+        converters[f"top{rank}"] = (_Names(source, split).__getitem__, np.int64)
+        converters[f"p{rank}"] = (number_or_nan, np.float64)
+    columns = read_columns(file, converters, REQUIRED)
+    _check_unique(np.sort(columns["index"]), file)
+    size = len(columns["index"])
+    if not all(f"top{rank}" in columns for rank in ranks):
+        ranks = range(1, 2)
+    blank = np.full(size, np.nan)
+    return Predictions(
+        index=columns["index"],
+        path=columns["path"].tolist() if "path" in columns else [""] * size,
+        label=columns["label"],
+        labelled=columns["label"] < len(split.label_names),
+        predicted=columns["predicted"],
+        score=columns["score"],
+        threshold=columns.get("threshold", blank),
+        top=np.stack([columns[f"top{rank}"] for rank in ranks], 1),
+        top_probs=np.stack([columns.get(f"p{rank}", blank) for rank in ranks], 1),
+    )
+
+
+def load_split(file: Union[str, Path]) -> LabelSplit:
+    """The label sets of a run: the key ``split`` of its ``config.json``, as :meth:`LabelSplit.to_dict` gives them."""
+    with reading(file) as stream:
+        try:
+            parts = json.load(stream)["split"]
+            if not all(isinstance(names, list) for names in parts.values()):
+                raise TypeError
+            return LabelSplit(**parts)
+        except UserError as error:
+            raise UserError(f"{file}: {error}") from None
+        except (ValueError, KeyError, TypeError, AttributeError):
+            raise UserError(
+                f'{file} has no label sets: expected JSON with "split": {{"shared": […], "source_private": […], '
+                '"target_private": […]}'
+            ) from None
+
+
+class _Names(dict):
+    """Cell -> label. A cell is taken apart the first time it is seen, so a million rows cost a million look-ups."""
+
+    def __init__(self, labels: Dict[str, int], split: LabelSplit):
+        super().__init__()
+        self.labels, self.split = labels, split
+
+    def __missing__(self, cell: str) -> int:
+        name = unguard(cell)
+        if name not in self.labels:
+            if name in self.split.source_private:
+                raise UserError(
+                    f"{name!r} is a source-private class, which no target image has: is this the right split?"
+                )
+            raise UserError(f"unknown class {name!r}: {closest(name, filter(None, self.labels))}")
+        self[cell] = self.labels[name]
+        return self[cell]
+
+
+def _check_names(split: LabelSplit) -> None:
+    for name in (UNKNOWN, ""):
+        if name in split.source_classes:
+            raise UserError(
+                f"a source class is called {name!r}, which means something else in a predictions file: rename it"
+            )
+
+
+def _check_unique(ordered: np.ndarray, file: Union[str, Path]) -> None:
+    again = ordered[1:][ordered[1:] == ordered[:-1]]
+    if len(again):
+        raise UserError(f"{file}: index {again[0]} stands twice, expected one row per image")

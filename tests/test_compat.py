@@ -25,7 +25,10 @@ FAKE_TLLIB = {
     "tllib/ranking/logme.py": "from no_such_compiler import njit\n",
     "tllib/vision/__init__.py": "",
     "tllib/vision/models/__init__.py": "from .resnet import *\n",
-    "tllib/vision/models/resnet.py": "from torchvision.models.resnet import model_urls\n",
+    "tllib/vision/models/resnet.py": """
+        from torchvision.models.resnet import model_urls
+        resnet18 = "tllib's own"
+    """,
     "tllib/vision/models/segmentation.py": "from torchvision.models.utils import load_state_dict_from_url\n",
     "tllib/vision/datasets/__init__.py": "from .imagelist import ImageList\n",
     "tllib/vision/datasets/imagelist.py": """

@@ -1,11 +1,13 @@
 """tllib's own scripts, run unmodified, with our data set and backbone in its registries."""
 
 import os
+import shutil
 import sys
 from pathlib import Path
 
 import pytest
 import torch
+from PIL import Image
 from test_compat import FAKE_TLLIB, REAL, hide, python, write_tree
 
 from tllib_ext import tllib as launcher
@@ -31,7 +33,7 @@ SCRIPT = {
             net = beside.models.__dict__["small_cnn"](pretrained=False)
             print(sys.argv, issubclass(beside.datasets.__dict__["Glyphs"], beside.datasets.ImageList))
             print(tuple(net(torch.zeros(2, 3, 64, 64)).shape), net.out_features, net.copy_head().in_features)
-            print(multiprocessing.get_start_method())
+            print(multiprocessing.get_start_method(), "mobilenet_v2" in vars(beside.models), beside.models.resnet18)
             sys.stdout.terminal.close()
     """,
     "examples/family/bad.py": "import beside\ndef inner():\n    return 1 / 0\ninner()\n",
@@ -42,11 +44,19 @@ class TinyImageList:
     """What tllib's ``ImageList`` does with its arguments."""
 
     def __init__(self, root, classes, data_list_file, transform=None):
-        lines = [line.rsplit(None, 1) for line in Path(data_list_file).read_text().splitlines()]
-        self.samples, self.classes = [(os.path.join(root, path), int(label)) for path, label in lines], classes
+        self.root, self.classes = root, classes
+        self.samples = self.parse_data_file(data_list_file)
+
+    def parse_data_file(self, file_name):
+        lines = [line.rsplit(None, 1) for line in Path(file_name).read_text().splitlines()]
+        return [(os.path.join(self.root, path), int(label)) for path, label in lines]
 
 
 class TinyGlyphs(launcher.GlyphsList, TinyImageList):
+    pass
+
+
+class TinyFolder(launcher.FolderList, TinyImageList):
     pass
 
 
@@ -83,10 +93,10 @@ def test_a_script_runs_as_by_itself(tmp_path):
     script = tmp_path / "examples/family/good.py"
     done = python("-m", "tllib_ext.tllib", script, "data", "-d", "Glyphs")
     assert done.returncode == 0, done.stderr
-    argv, shapes, method = done.stdout.splitlines()
+    argv, shapes, rest = done.stdout.splitlines()
     assert argv == f"[{str(script)!r}, 'data', '-d', 'Glyphs'] True"
     assert shapes == "(2, 128, 1, 1) 128 128"
-    assert method == "fork" or sys.platform == "win32"
+    assert rest == "fork True tllib's own" or sys.platform == "win32"
 
 
 def test_a_scripts_own_error_is_shown(tmp_path):
@@ -100,15 +110,32 @@ def test_glyphs_are_drawn_where_tllib_would_download(tmp_path, monkeypatch):
     data = TinyGlyphs(root=str(tmp_path / "glyphs"), task="H")
     assert len(data.samples) == len(glyphs.CLASSES) and data.classes == list(glyphs.CLASSES)
     assert all(Path(path).is_file() for path, _ in data.samples)
-    assert TinyGlyphs.domains() == list(glyphs.DOMAINS)
-    with pytest.raises(UserError, match="no domain 'X' in Glyphs: known: "):
+    assert all("/hand/" in Path(path).as_posix() for path, _ in data.samples)
+    assert TinyGlyphs(root=str(tmp_path / "glyphs"), task="scene").samples[0][0].endswith(".png")
+    with pytest.raises(UserError, match="unknown domain 'X'"):
         TinyGlyphs(root=str(tmp_path / "glyphs"), task="X")
     with pytest.raises(FileNotFoundError):
         TinyGlyphs(root=str(tmp_path / "elsewhere"), task="H", download=False)
 
 
+def test_folders_of_any_names(tmp_path):
+    for path in ("photos/cat/1.png", "photos/owl/2.png", "drawings/bee/3.png", "drawings/cat/4.png", "loose/5.png"):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (8, 8)).save(tmp_path / path)
+    (tmp_path / "logs").mkdir()
+    photos, drawings = (TinyFolder(root=str(tmp_path), task=task) for task in ("photos", "draw"))
+    assert photos.classes == drawings.classes == ["bee", "cat", "owl"]
+    assert [(Path(path).name, label) for path, label in drawings.samples] == [("3.png", 0), ("4.png", 1)]
+    with pytest.raises(UserError, match="loose has no class folders"):
+        TinyFolder(root=str(tmp_path), task="loose")
+    with pytest.raises(UserError, match="unknown domain 'phothos': did you mean 'photos'"):
+        TinyFolder(root=str(tmp_path), task="phothos")
+    with pytest.raises(UserError, match="no data folder"):
+        TinyFolder(root=str(tmp_path / "none"), task="photos")
+
+
 def test_small_cnn_as_a_backbone_of_tllib():
-    net = launcher.build_small_cnn(pretrained=False, num_classes=5).eval()
+    net = launcher.backbone("small_cnn", pretrained=False, num_classes=5).eval()
     x = torch.randn(3, 3, 32, 32, generator=torch.Generator().manual_seed(0))
     # pooled and flattened by tllib's classifier it is the feature of the network itself
     pooled = torch.nn.functional.adaptive_avg_pool2d(net(x), 1).flatten(1)
@@ -135,6 +162,10 @@ def test_scripts_of_the_real_tllib_on_office31(script, tmp_path):
 
 @needs_tllib
 @pytest.mark.slow
-def test_a_script_of_the_real_tllib_on_glyphs(tmp_path):
-    flags = "-d Glyphs -s P -t H -a small_cnn --resize-size 32 --no-hflip -j 1".split()
-    train_two_steps("dann.py", tmp_path, tmp_path / "glyphs", *flags)
+@pytest.mark.parametrize("flags", ["-d Glyphs -s P -t H -a small_cnn -j 1", "-d folder -s print -t hand -a mobilenet_v2"])
+def test_a_script_of_the_real_tllib_on_our_data(flags, tmp_path, monkeypatch):
+    monkeypatch.setattr(glyphs, "PER_CLASS", 1)
+    for domain in ("print", "hand"):  # the folders of Glyphs, without images/ between domain and class
+        shutil.copytree(glyphs.write_glyphs(tmp_path / "drawn") / domain / "images", tmp_path / "data" / domain)
+    root = tmp_path / ("glyphs" if "Glyphs" in flags else "data")
+    train_two_steps("dann.py", tmp_path, root, *flags.split(), "--resize-size", 32, "--no-hflip")

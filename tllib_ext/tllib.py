@@ -5,28 +5,32 @@
     python -m tllib_ext.tllib Transfer-Learning-Library/examples/domain_adaptation/image_classification/dann.py \\
         data/office31 -d Office31 -s A -t D -a resnet18 --epochs 1
 
-tllib is taken from the Python path, or from the checkout that SCRIPT lies in. Its registries also get our data set and
-backbone: ``-d Glyphs`` (domains P, H, S; drawn into the root at the first use) and ``-a small_cnn``. Both are made for
-small pictures that are not mirrored:
+tllib is taken from the Python path, or from the checkout that SCRIPT lies in. Its registries also get our data and
+backbones: ``-d Glyphs`` (domains print, hand, scene; drawn into the root at the first use), ``-d folder``
+(root/domain/class/image) and ``-a small_cnn`` or ``mobilenet_v2``. Glyphs and small_cnn are made for small pictures
+that are not mirrored:
 
-    … dann.py data/glyphs -d Glyphs -s P -t H -a small_cnn --no-hflip \\
+    … dann.py data/glyphs -d Glyphs -s print -t hand -a small_cnn --no-hflip \\
         --train-resizing res. --val-resizing res. --resize-size 32
 """
 
 import multiprocessing
 import runpy
 import sys
+from functools import partial
 from pathlib import Path
-from typing import Any, List, Optional, Sequence
+from typing import Any, List, Optional, Sequence, Tuple
 
 from torch import Tensor, nn
 
 from tllib_ext import compat
-from tllib_ext.errors import UserError, closest
+from tllib_ext.errors import UserError
 from tllib_ext.vision.datasets import glyphs
-from tllib_ext.vision.models.small_cnn import small_cnn
+from tllib_ext.vision.datasets.catalog import find_domain
+from tllib_ext.vision.datasets.imagelist import ImageFolder
+from tllib_ext.vision.models.backbones import BACKBONES, build_backbone
 
-__all__ = ["GlyphsList", "FeatureMap", "register", "run", "main"]
+__all__ = ["GlyphsList", "FolderList", "FeatureMap", "backbone", "register", "run", "main"]
 
 
 class GlyphsList:
@@ -34,25 +38,59 @@ class GlyphsList:
 
     Args:
         root (str): folder of the data set.
-        task (str): domain: ``"P"`` (print), ``"H"`` (hand) or ``"S"`` (scene).
+        task (str): domain, by name, letter or beginning: ``"print"``, ``"P"``, …
         download (bool, optional): draw the pictures into ``root`` if they are not there. Default: True
         kwargs: ``transform`` and ``target_transform``, as tllib's data sets take them.
     """
 
     CLASSES = list(glyphs.CLASSES)
-    image_list = {letter: f"image_list/{name}.txt" for letter, name in glyphs.DOMAINS.items()}
 
     def __init__(self, root: str, task: str, download: Optional[bool] = True, **kwargs: Any):
-        if task not in self.image_list:
-            raise UserError(f"no domain {task!r} in Glyphs: {closest(task, self.image_list)}")
+        domain = find_domain(task, self.domains(), glyphs.DOMAINS)
         if download:
             glyphs.write_glyphs(root)
-        super().__init__(root, self.CLASSES, data_list_file=str(Path(root, self.image_list[task])), **kwargs)
+        super().__init__(root, self.CLASSES, data_list_file=str(Path(root, "image_list", f"{domain}.txt")), **kwargs)
 
     @classmethod
     def domains(cls) -> List[str]:
-        """All domains, by their letters."""
-        return list(cls.image_list)
+        """All domains."""
+        return list(glyphs.DOMAINS.values())
+
+
+class FolderList:
+    r"""What makes tllib's ``ImageList`` read ``root/domain/class/image``; :func:`register` puts the two together.
+
+    The labels are those of all class folders of all domains, so that every task counts alike.
+
+    Args:
+        root (str): folder of the domains.
+        task (str): domain, by name or an unambiguous beginning of it.
+        download (bool, optional): there is nothing to download. Default: True
+        kwargs: ``transform`` and ``target_transform``, as tllib's data sets take them.
+    """
+
+    def __init__(self, root: str, task: str, download: Optional[bool] = True, **kwargs: Any):
+        layout = f"expected {root}/<domain>/<class>/<image>"
+        if not Path(root).is_dir():
+            raise UserError(f"no data folder {root}: {layout}")
+        domains = {f.name: f for f in sorted(Path(root).iterdir()) if f.is_dir() and not f.name.startswith(".")}
+        domain = find_domain(task, list(domains))
+        classes = sorted({name for folder in domains.values() for name in _classes(folder)})
+        self._found = ImageFolder(domains[domain], classes)
+        if None in (label for _, label in self._found.samples):
+            raise UserError(f"{domain} has no class folders, and tllib's scripts need labels to evaluate: {layout}")
+        super().__init__(root, classes, data_list_file=str(domains[domain]), **kwargs)
+
+    def parse_data_file(self, file_name: str) -> List[Tuple[str, int]]:
+        """tllib's hook for reading a list file; here it is what was found in the folders."""
+        return self._found.samples
+
+
+def _classes(folder: Path) -> List[str]:
+    try:
+        return ImageFolder(folder).classes
+    except UserError:  # a folder without images, e.g. of lists or logs, beside the domains
+        return []
 
 
 class FeatureMap(nn.Module):
@@ -60,7 +98,7 @@ class FeatureMap(nn.Module):
 
     Args:
         net (torch.nn.Module): backbone with ``out_features``.
-        num_classes (int, optional): width of a head made by :meth:`copy_head`. Default: 31, as in Glyphs
+        num_classes (int, optional): width of a head made by :meth:`copy_head`. Default: 1000
 
     Shape:
         - Inputs: what ``net`` takes
@@ -69,11 +107,11 @@ class FeatureMap(nn.Module):
     Examples::
 
         >>> import torch
-        >>> FeatureMap(small_cnn(None))(torch.zeros(2, 3, 32, 32)).shape
+        >>> backbone("small_cnn")(torch.zeros(2, 3, 32, 32)).shape
         torch.Size([2, 128, 1, 1])
     """
 
-    def __init__(self, net: nn.Module, num_classes: int = len(glyphs.CLASSES)):
+    def __init__(self, net: nn.Module, num_classes: int = 1000):
         super().__init__()
         self.net = net
         self.out_features = net.out_features
@@ -83,20 +121,24 @@ class FeatureMap(nn.Module):
         return self.net(x)[:, :, None, None]
 
     def copy_head(self) -> nn.Linear:
-        """A new linear layer: the weights that come with the package have no head to copy."""
+        """A new linear layer: our backbones keep no classifier that could be copied."""
         return nn.Linear(self.out_features, self.num_classes)
 
 
-def build_small_cnn(pretrained: bool = False, progress: bool = True, **kwargs: Any) -> FeatureMap:
-    """``small_cnn`` with the signature of tllib's backbones; ``progress`` is for downloads, and there is none."""
-    return FeatureMap(small_cnn("default" if pretrained else None), **kwargs)
+def backbone(name: str, pretrained: bool = False, progress: bool = True, **kwargs: Any) -> FeatureMap:
+    """A backbone of ours with the arguments of tllib's; as there, ``pretrained`` fetches weights that are not here."""
+    net = build_backbone(name, "default" if pretrained else None, download=pretrained)
+    return FeatureMap(net, **kwargs)
 
 
 def register() -> None:
-    """Add ``Glyphs`` to ``tllib.vision.datasets`` and ``small_cnn`` to ``tllib.vision.models``."""
+    """Add ours to ``tllib.vision.datasets`` and ``tllib.vision.models``; a name that tllib has stays tllib's."""
     datasets, models = compat.tllib("vision.datasets"), compat.tllib("vision.models")
-    datasets.Glyphs = type("Glyphs", (GlyphsList, datasets.ImageList), {"__module__": datasets.__name__})
-    models.small_cnn = build_small_cnn
+    for name, reader in (("Glyphs", GlyphsList), ("folder", FolderList)):
+        setattr(datasets, name, type(name, (reader, datasets.ImageList), {"__module__": datasets.__name__}))
+    for name in BACKBONES:
+        if not hasattr(models, name):
+            setattr(models, name, partial(backbone, name))
 
 
 def run(script: str, arguments: Sequence[str]) -> None:

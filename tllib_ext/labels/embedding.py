@@ -1,0 +1,75 @@
+r"""From backbone features to the space the label model works in: partially whitened principal components on the sphere."""
+
+from typing import Iterator, Tuple
+
+import numpy as np
+
+__all__ = ["embed", "spread"]
+
+_CHUNK = 8192
+
+
+def _unit(x: np.ndarray) -> np.ndarray:
+    return x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-12)
+
+
+def _chunks(features: np.ndarray) -> Iterator[Tuple[slice, np.ndarray]]:
+    for start in range(0, len(features), _CHUNK):
+        rows = slice(start, start + _CHUNK)
+        yield rows, _unit(features[rows].astype(np.float32))
+
+
+def spread(size: int, limit: int) -> np.ndarray:
+    """At most ``limit`` positions, evenly spread over ``range(size)``.
+
+    Examples::
+
+        >>> spread(10, 4).tolist()
+        [1, 3, 6, 8]
+    """
+    if size <= limit:
+        return np.arange(size)
+    return ((np.arange(limit) + 0.5) * size / limit).astype(np.int64)
+
+
+def embed(features: np.ndarray, num_classes: int, seed: int = 0, width: int = 128, limit: int = 3000) -> np.ndarray:
+    r"""Unit vectors in which the classes are round and a cosine means the same for every backbone.
+
+    Features :math:`f` are scaled to unit length, centred and projected on their leading principal directions
+    :math:`v_j` with singular values :math:`s_j`; each coordinate is divided by :math:`\sqrt{s_j^2 + s_K^2}`, and the
+    result is scaled to unit length again. The K leading directions, which carry K classes, are thus whitened, the
+    others fade out: no single strong nuisance direction decides the cosine, and no noise direction is blown up.
+
+    Args:
+        features (numpy.ndarray): :math:`f`
+        num_classes (int): :math:`K`
+        seed (int, optional): of the random range finder. Default: 0
+        width (int, optional): number of directions (at least 2K are taken). Default: 128
+        limit (int, optional): number of rows the directions are computed from. Default: 3000
+
+    Shape:
+        - features: :math:`(N, D)`
+        - Outputs: :math:`(N, d)`, float32
+    """
+    n, dim = features.shape
+    rng = np.random.default_rng(seed)
+    mean, key = np.zeros(dim), np.zeros(n)
+    probe = rng.standard_normal(dim)
+    for rows, x in _chunks(features):
+        mean += x.sum(0, dtype=np.float64)
+        key[rows] = x @ probe
+    mean = (mean / n).astype(np.float32)
+    # Rows are picked by their order along a random direction: the pick does not depend on the order of the data set.
+    sample = _unit(features[np.argsort(key, kind="stable")[spread(n, limit)]].astype(np.float32)) - mean
+    width = max(1, min(max(width, 2 * num_classes), len(sample) - 1, dim))
+    basis = rng.standard_normal((dim, min(dim, width + 10))).astype(np.float32)
+    for _ in range(2):  # subspace iteration: two passes are enough for directions this strong
+        basis = np.linalg.qr(sample.T @ (sample @ basis))[0]
+    _, scale, directions = np.linalg.svd(np.linalg.qr(sample @ basis)[0].T @ sample, full_matrices=False)
+    scale, directions = scale[:width], directions[:width]
+    floor = scale[min(num_classes, len(scale)) - 1] ** 2
+    weights = (directions / np.sqrt(scale**2 + max(floor, 1e-12))[:, None]).T.astype(np.float32)
+    out = np.empty((n, len(scale)), dtype=np.float32)
+    for rows, x in _chunks(features):
+        out[rows] = _unit((x - mean) @ weights)
+    return out

@@ -1,0 +1,167 @@
+r"""Where the rounds start from: small clusters joined by features and label histograms, and the naming of clusters."""
+
+from typing import Dict, Sequence, Tuple
+
+import numpy as np
+from scipy.optimize import linear_sum_assignment
+from scipy.special import betaln, gammaln
+
+from tllib_ext.labels.em import expected_counts
+
+__all__ = ["starting_points", "name_clusters"]
+
+_LAMBDA = 0.1  # Dirichlet parameter of a cluster's label histogram: few labels per cluster
+_RIGHT = (6.0, 4.0)  # Beta prior of the share of right labels in a class: more often right than not
+
+
+def name_clusters(counts: np.ndarray) -> np.ndarray:
+    r"""The most probable one-to-one naming of clusters by labels.
+
+    A cluster with label counts :math:`c` that is named j has right labels :math:`c_j`, whose share has a Beta prior, and
+    wrong ones, whose distribution has a sparse Dirichlet prior; the sum of the log evidences is maximised over all
+    permutations (Hungarian method). Counting right labels alone is not enough: with pair noise near one half a chain
+    of neighbours can gain a few by moving up together, at the price of one class without any right label.
+
+    Examples::
+
+        >>> name_clusters(np.array([[0., 5., 4.], [4., 0., 5.], [5., 4., 0.]]))
+        array([1, 2, 0])
+    """
+    k, total = len(counts), counts.sum(1, keepdims=True)
+    a, b = _RIGHT
+    cells = gammaln(counts + _LAMBDA) - gammaln(_LAMBDA)
+    wrong = cells.sum(1, keepdims=True) - cells + gammaln((k - 1) * _LAMBDA) - gammaln(total - counts + (k - 1) * _LAMBDA)
+    right = betaln(a + counts, b + total - counts) - betaln(a, b)
+    return linear_sum_assignment(-(right + wrong))[1]
+
+
+def _small_clusters(g: np.ndarray, number: int, rng: np.random.Generator, sweeps: int = 5) -> np.ndarray:
+    """Spherical k-means with greedy k-means++ seeding."""
+    chosen = [int(rng.integers(len(g)))]
+    gap = np.maximum(1 - g @ g[chosen[0]], 0).astype(np.float64)
+    for _ in range(number - 1):
+        if gap.sum() <= 1e-9:
+            break
+        picks = rng.choice(len(g), 6, p=gap / gap.sum())
+        gaps = np.minimum(gap, np.maximum(1 - g[picks] @ g.T, 0))
+        best = int(gaps.sum(1).argmin())
+        chosen.append(int(picks[best]))
+        gap = gaps[best]
+    centres = g[chosen]
+    for _ in range(sweeps):
+        cluster = (g @ centres.T).argmax(1)
+        centres = np.zeros_like(centres)
+        np.add.at(centres, cluster, g)
+        centres /= np.maximum(np.linalg.norm(centres, axis=1, keepdims=True), 1e-12)
+    return np.unique(cluster, return_inverse=True)[1]
+
+
+class _Worth:
+    r"""Worth of a group: :math:`\frac1T\sum_i\cos(g_i,\sum_{j\ne i}g_j)` plus the log evidence of its label counts."""
+
+    def __init__(self, temperature: float, classes: int, size: int) -> None:
+        self.temperature = temperature
+        self.cell = gammaln(np.arange(size + 1) + _LAMBDA) - gammaln(_LAMBDA)
+        self.row = gammaln(classes * _LAMBDA) - gammaln(np.arange(size + 1) + classes * _LAMBDA)
+
+    def __call__(self, norm2: np.ndarray, histogram: np.ndarray) -> np.ndarray:
+        n = histogram.sum(-1)
+        inner = np.maximum(norm2 - n, 0) / np.sqrt(np.maximum(norm2 - 2 * norm2 / np.maximum(n, 1) + 1, 1e-6))
+        return np.where(n > 1, inner, 0) / self.temperature + self.cell[histogram].sum(-1) + self.row[n]
+
+
+def _join(sums: np.ndarray, histogram: np.ndarray, classes: int, worth: _Worth) -> np.ndarray:
+    """Greedy agglomeration down to ``classes`` groups: the pair whose union loses least is joined."""
+    gram, hist = sums @ sums.T, histogram.copy()
+    owner, alive = np.arange(len(sums)), np.ones(len(sums), dtype=bool)
+    value = worth(np.diag(gram), hist)
+
+    def losses(i: int) -> np.ndarray:
+        loss = value[i] + value - worth(gram[i, i] + np.diag(gram) + 2 * gram[i], hist[i] + hist)
+        loss[~alive] = np.inf
+        loss[i] = np.inf
+        return loss
+
+    table = np.stack([losses(i) for i in range(len(sums))])
+    for _ in range(len(sums) - classes):
+        i, j = np.unravel_index(table.argmin(), table.shape)
+        gram[i] += gram[j]
+        gram[:, i] += gram[:, j]
+        hist[i] += hist[j]
+        value[i] = worth(gram[i, i], hist[i])
+        owner[owner == j] = i
+        alive[j] = False
+        table[j] = table[:, j] = np.inf
+        table[i] = table[:, i] = losses(i)
+    return np.unique(owner, return_inverse=True)[1]
+
+
+def _improve(sums: np.ndarray, histogram: np.ndarray, group: np.ndarray, worth: _Worth, sweeps: int = 8) -> np.ndarray:
+    """Move small clusters between groups while the total worth grows."""
+    classes = group.max() + 1
+    total = np.zeros((classes, sums.shape[1]))
+    hist = np.zeros((classes, histogram.shape[1]), dtype=np.int64)
+    np.add.at(total, group, sums)
+    np.add.at(hist, group, histogram)
+    norm2, own2 = (total**2).sum(1), (sums**2).sum(1)
+    value = worth(norm2, hist)
+    for _ in range(sweeps):
+        moved = False
+        for m in range(len(sums)):
+            a = group[m]
+            left, left_hist = total[a] - sums[m], hist[a] - histogram[m]
+            if left_hist.sum() == 0:
+                continue
+            left_value = worth(left @ left, left_hist)
+            joined = worth(norm2 + 2 * total @ sums[m] + own2[m], hist + histogram[m])
+            gain = joined - value + left_value - value[a]
+            gain[a] = 0
+            b = int(gain.argmax())
+            if gain[b] > 1e-9:
+                total[a], hist[a], norm2[a], value[a] = left, left_hist, left @ left, left_value
+                total[b] += sums[m]
+                hist[b] += histogram[m]
+                norm2[b], value[b] = total[b] @ total[b], joined[b]
+                group[m] = b
+                moved = True
+        if not moved:
+            break
+    return group
+
+
+def starting_points(
+    g: np.ndarray, y: np.ndarray, bounds: np.ndarray, temperatures: Sequence[float], seed: int, cap: int = 320
+) -> Dict[str, np.ndarray]:
+    r"""Responsibilities to start from: the labels themselves, and clusters at each temperature.
+
+    Small temperatures listen to the features, large ones to the labels.
+    """
+    classes = len(bounds) - 1
+    eye = np.eye(classes, dtype=np.float32)
+    points = {"labels": 0.6 * eye[y] + np.float32(0.4 / classes)}
+    number = min(len(y), max(classes, min(8 * classes, len(y) // 3, max(cap, 2 * classes))))
+    small = _small_clusters(g, number, np.random.default_rng(seed))
+    if small.max() + 1 < classes:
+        return points
+    sums, hist = _totals(g, y, small, classes)
+    for temperature in temperatures:
+        worth = _Worth(temperature, classes, len(y))
+        group = _improve(sums, hist, _join(sums, hist, classes, worth), worth)
+        r = 0.9 * eye[group[small]] + np.float32(0.1 / classes)
+        points[f"clusters {temperature:g}"] = rename(r, bounds)
+    return points
+
+
+def _totals(g: np.ndarray, y: np.ndarray, cluster: np.ndarray, classes: int) -> Tuple[np.ndarray, np.ndarray]:
+    sums = np.zeros((cluster.max() + 1, g.shape[1]))
+    hist = np.zeros((len(sums), classes), dtype=np.int64)
+    np.add.at(sums, cluster, g)
+    np.add.at(hist, (cluster, y), 1)
+    return sums, hist
+
+
+def rename(r: np.ndarray, bounds: np.ndarray) -> np.ndarray:
+    """Responsibilities with their columns in the order of :func:`name_clusters`."""
+    out = np.empty_like(r)
+    out[:, name_clusters(expected_counts(r, bounds))] = r
+    return out

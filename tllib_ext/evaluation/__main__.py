@@ -38,7 +38,7 @@ def main(argv: Optional[List[str]] = None) -> int:
     args = parser().parse_args(argv)
     try:
         split = _split(args)
-        predictions = read_predictions(args.file, split)
+        predictions = read_predictions(args.file, split, only_metrics=True)
         if args.shared and not args.target_private and (predictions.label == split.unknown).any():
             split = replace(split, target_private=("unknown",))
         report = predictions.evaluate(split, args.threshold)

@@ -162,7 +162,7 @@ def test_scripts_of_the_real_tllib_on_office31(script, tmp_path):
 
 @needs_tllib
 @pytest.mark.slow
-@pytest.mark.parametrize("flags", ["-d Glyphs -s P -t H -a small_cnn -j 1", "-d folder -s print -t hand -a mobilenet_v2"])
+@pytest.mark.parametrize("flags", ["-d Glyphs -s P -t H -a small_cnn -j 1", "-d folder -s pri -t hand -a mobilenet_v2"])
 def test_a_script_of_the_real_tllib_on_our_data(flags, tmp_path, monkeypatch):
     monkeypatch.setattr(glyphs, "PER_CLASS", 1)
     for domain in ("print", "hand"):  # the folders of Glyphs, without images/ between domain and class

@@ -6,12 +6,14 @@ labels: a target :class:`Batch` has ``y=None``.
 """
 
 from dataclasses import dataclass, field, fields
-from typing import Any, Dict, List, NamedTuple, Optional
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 
 import torch
 from torch import Tensor, nn
 
 from tllib_ext.errors import UserError, closest
+from tllib_ext.training.audit import Audit
+from tllib_ext.training.context import Context
 from tllib_ext.vision.datasets.split import LabelSplit
 
 __all__ = ["Batch", "Prediction", "Hparams", "hp", "Method"]
@@ -91,6 +93,12 @@ class Method(nn.Module):
     Hparams = Hparams
     #: True if ``update`` looks at target images.
     uses_target: bool = True
+    #: named sets of hyper-parameters for ``--preset``; the first is the default.
+    presets: Dict[str, Dict[str, Any]] = {"official": {}}
+    #: what ``Prediction.score`` is compared with, where there is one number for all images.
+    threshold: Optional[float] = None
+    #: accumulates what :meth:`observe` is told; set by the run, None outside of one.
+    audit: Optional[Audit] = None
 
     def __init__(self, backbone: nn.Module, split: LabelSplit, hparams: Optional[Hparams] = None):
         super().__init__()
@@ -102,13 +110,17 @@ class Method(nn.Module):
         """Name -> parameter groups (``params``, ``lr_mult``) of each player that can be told to step."""
         raise NotImplementedError
 
-    def prepare(self, context: "Any") -> None:
-        """Called once before the first step with a :class:`~tllib_ext.training.context.Context`
-        (list sizes, total steps, given labels, a way to read features); most methods need nothing."""
+    def prepare(self, context: Context) -> None:
+        """Called once before the first step (and before a checkpoint is loaded); most methods need nothing."""
 
     def update(self, source: Batch, target: Batch, step: int, play: "Any") -> Dict[str, Tensor]:
         """One iteration. Returns detached scalars by name; never calls ``.item()``."""
         raise NotImplementedError
+
+    def observe(self, source: Batch, loss: Tensor, logits: Sequence[Tensor]) -> None:
+        """Tell the audit of the source labels what a step saw: per-sample losses and the heads' logits."""
+        if self.audit is not None:
+            self.audit.add(source.index, loss, logits)
 
     @torch.no_grad()
     def predict(self, x: Tensor) -> Prediction:

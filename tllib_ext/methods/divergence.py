@@ -20,8 +20,7 @@ from typing import Any, Dict, List, Optional, Union
 import torch
 from torch import Tensor, nn
 
-from tllib_ext.alignment.divergence import cross_divergence, divergences, joint_loss, mean_distribution_entropy
-from tllib_ext.alignment.divergence import separation
+from tllib_ext.alignment.divergence import cross_divergence, divergences, joint_loss, mean_distribution_entropy, separation
 from tllib_ext.errors import UserError, closest
 from tllib_ext.methods.base import Batch, Hparams, Method, Prediction, hp
 from tllib_ext.modules.batchnorm import BatchNormReplay
@@ -113,6 +112,7 @@ class Divergence(Method):
         self.lam = 0.0 if "no_div" in off else hp.lam
         self.minimax = "no_minimax" not in off
         self.select = "no_select" not in off
+        self.threshold = self.delta
         self.drop_rate = 0.0 if hp.drop_rate in (None, "auto") else float(hp.drop_rate)
         self.warmup = 0
         self.replay = BatchNormReplay(backbone)
@@ -140,6 +140,7 @@ class Divergence(Method):
         logits_t = self.heads(self.backbone(target.x))
         loss_s = joint_loss(logits_s, source.y, self.lam)
         kept = pooled_small_loss(loss_s, self.drop_rate)
+        self.observe(source, loss_s, logits_s)
         crs = divergences(logits_t)[1]
         terms = {"source": pooled_mean(loss_s, kept)}
         if self.eta_crs:
@@ -184,7 +185,9 @@ class Divergence(Method):
     def _warm_up(self, source: Batch, target: Batch, play: Any) -> Dict[str, Tensor]:
         logits_s = self.heads(self.backbone(source.x))
         logits_t = self.heads(self.backbone(target.x))
-        terms = {"source": pooled_mean(joint_loss(logits_s, source.y, lam=0.0))}
+        loss_s = joint_loss(logits_s, source.y, lam=0.0)
+        self.observe(source, loss_s, logits_s)
+        terms = {"source": pooled_mean(loss_s)}
         if self.eta_ent:
             terms["ent"] = self.eta_ent * self._separate_ent(logits_t)
         play.descend(terms, "G", "C")

@@ -40,6 +40,7 @@ class SourceOnly(Method):
         super().__init__(backbone, split, hparams)
         self.head = CosineHead(backbone.out_features, split.num_source, self.hparams.temperature)
         self.rule = EntropyRule(split.num_source, self.hparams.unknown_rule, self.hparams.unknown_threshold)
+        self.threshold = self.rule.threshold
 
     def players(self) -> Dict[str, List[Dict[str, Any]]]:
         return {"G": [{"params": self.backbone.parameters(), "lr_mult": 0.1}],
@@ -47,7 +48,9 @@ class SourceOnly(Method):
 
     def update(self, source: Batch, target: Batch, step: int, play: Any) -> Dict[str, Tensor]:
         self.head.normalise_rows()
-        ce = F.cross_entropy(self.head(self.backbone(source.x)).float(), source.y, reduction="none")
+        logits = self.head(self.backbone(source.x))
+        ce = F.cross_entropy(logits.float(), source.y, reduction="none")
+        self.observe(source, ce, [logits])
         return {"loss": play.descend({"source": pooled_mean(ce)}, "G", "C")}
 
     @torch.no_grad()

@@ -1,0 +1,205 @@
+"""Command-line flags shared by the examples. Imports neither torch nor any method: ``--help`` answers at once."""
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any, Callable, Dict, List, Optional, Sequence
+
+from tllib_ext.errors import UserError, closest
+from tllib_ext.methods import METHODS
+
+__all__ = ["Parser", "add_run_arguments", "parse_run", "read_yaml", "guarded"]
+
+#: a configuration file is a page of settings, not a data set.
+YAML_LIMIT = 200_000
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose errors are one line, exit code 2."""
+
+    def __init__(self, **kwargs: Any):
+        kwargs.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
+        super().__init__(allow_abbrev=False, **kwargs)
+
+    def error(self, message: str) -> None:  # type: ignore[override]
+        name, found, rest = message.partition("unrecognized arguments: ")
+        if found:
+            flags = [option for action in self._actions for option in action.option_strings]
+            wrong = rest.split()[0]
+            message = f"unknown flag {wrong}: {closest(wrong, flags).split('known:')[0] or 'see --help'}"
+        self.exit(2, f"{self.prog}: error: {message.strip()}\n")
+
+
+def _rate(text: str) -> float:
+    value = float(text)
+    if not 0 <= value < 1:
+        raise argparse.ArgumentTypeError(f"{text}: expected a number in [0, 1)")
+    return value
+
+
+def _positive(text: str) -> int:
+    if int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text}: expected a whole number, 1 or more")
+    return int(text)
+
+
+def _natural(text: str) -> int:
+    if int(text) < 0:
+        raise argparse.ArgumentTypeError(f"{text}: expected a whole number, 0 or more")
+    return int(text)
+
+
+def _learning_rate(text: str) -> float:
+    if not 0 < float(text) < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text}: expected a positive number")
+    return float(text)
+
+
+def add_run_arguments(parser: argparse.ArgumentParser) -> None:
+    """All flags of one training run, in named groups, with tllib's letters."""
+    g = parser.add_argument_group("data")
+    g.add_argument("root", nargs="?", metavar="DIR", help="data folder; without it the embedded glyphs are drawn and used")
+    g.add_argument("-d", "--data", default="auto", metavar="NAME",
+                   help="Office31, OfficeHome, VisDA2017 (tllib's layout), tllib:NAME (tllib's own class), Glyphs,\n"
+                        "folder (DIR/domain/class/image), features (DIR/domain.npz); default: recognised from DIR")
+    g.add_argument("-s", "--source", metavar="DOMAIN", help="source: a name, tllib's letter or any beginning (A, amazon, ama)")
+    g.add_argument("-t", "--target", metavar="DOMAIN", help="target: the same; without class folders it is unlabelled")
+    g.add_argument("--split", metavar="a/b/c", help="shared/source private/target private classes; default: the benchmark's")
+    g.add_argument("--target-aug", choices=["eval", "train"], default="eval",
+                   help="augmentation of target training images; the authors' code has none in effect (default: eval)")
+    g.add_argument("--cache", choices=["auto", "off", "ram"], default="auto",
+                   help="keep decoded images; auto: in memory if they need less than 1 GiB")
+    g.add_argument("--download", action="store_true", help="allow the network: pretrained weights, and data with -d tllib:NAME")
+    g.add_argument("--allow-outside", action="store_true", help="let list files name images outside of DIR")
+
+    g = parser.add_argument_group("label noise (simulated on the source)")
+    g.add_argument("--noise", metavar="KIND", help="none, pair, symmetric, or a row-stochastic matrix in a .npy or .csv file")
+    g.add_argument("--rate", type=_rate, default=0.2, help="expected share of wrong labels (default: 0.2)")
+    g.add_argument("--noise-mode", choices=["iid", "exact"], default="iid",
+                   help="iid: the authors' draw, bit for bit; exact: exactly round(rate x n) labels of each class")
+    g.add_argument("--noise-seed", type=_natural, default=0, help="seed of the draw, apart from --seed (default: 0)")
+
+    g = parser.add_argument_group("method")
+    g.add_argument("-m", "--method", default="divergence", metavar="NAME", help=f"one of: {', '.join(METHODS)}")
+    g.add_argument("--preset", metavar="NAME", help="official (the authors' code, default) or paper (the text, literally)")
+    g.add_argument("--hp", nargs="+", default=[], metavar="NAME=VALUE",
+                   help="hyper-parameters of the method, e.g. --hp eta=0.1 n=2; --list-hp lists them")
+    g.add_argument("--drop-rate", metavar="RATE", help="share of each source batch to drop as wrongly labelled; default: --rate")
+    g.add_argument("--heads", type=_positive, help="number of classifier heads (default: 2)")
+    g.add_argument("--unknown-rule", choices=["entropy", "confidence"], help="for methods without a detector of their own")
+    g.add_argument("--unknown-threshold", type=float, metavar="T", help="of that rule: share of log K, or least confidence")
+    g.add_argument("--list-hp", action="store_true", help="print the method's hyper-parameters and where they come from, and stop")
+
+    g = parser.add_argument_group("backbone")
+    g.add_argument("-a", "--arch", metavar="NAME",
+                   help="resnet50 (default), other torchvision ResNets, mobilenet_v2, small_cnn, tllib:NAME, timm:NAME")
+    g.add_argument("--weights", default="default", metavar="W", help="default (pretrained), none, or a state-dict file")
+    g.add_argument("--scratch", action="store_true", help="train from random weights, same as --weights none")
+    g.add_argument("--freeze-backbone", action="store_true",
+                   help="extract features once, keep them on disk, train a bottleneck on top: minutes on a laptop")
+    g.add_argument("--bottleneck", type=_positive, default=512, help="width of that bottleneck (default: 512)")
+
+    g = parser.add_argument_group("training")
+    g.add_argument("--steps", type=_positive, help="iterations; default: 5001 (images), 1000 (features), 300 (glyphs)")
+    g.add_argument("-b", "--batch-size", type=_positive, default=36, help="images per domain and step (default: 36)")
+    g.add_argument("--lr", type=_learning_rate, default=0.01, help="learning rate of the heads, 0.1x for the backbone (default: 0.01)")
+    g.add_argument("-j", "--workers", type=_natural, default=2, help="processes that decode images (default: 2)")
+    g.add_argument("--seed", type=_natural, default=0, help="of the initial weights, batches and augmentation (default: 0)")
+    g.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:1, mps")
+    g.add_argument("--eval-every", type=_positive, metavar="N", help="evaluate every N steps; default: ten times per run")
+
+    g = parser.add_argument_group("output")
+    g.add_argument("--log", metavar="FOLDER", help="run folder; default: runs/<data>_<source>2<target>_<noise>_<method>_seed<N>")
+    g.add_argument("--overwrite", action="store_true", help="replace a finished run in --log FOLDER")
+    g.add_argument("--phase", choices=["train", "test"], default="train", help="test: evaluate the model in --log FOLDER again")
+    g.add_argument("-c", "--config", metavar="YAML", help="file of flags, 'noise: pair' per line; flags on the command line win")
+
+
+def read_yaml(path: str, parser: argparse.ArgumentParser) -> Dict[str, Any]:
+    """Settings from a YAML file, checked like flags: unknown keys and wrong values are errors."""
+    import yaml
+
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+        if len(text) > YAML_LIMIT:
+            raise UserError(f"{path} is too long for a configuration: {len(text)} characters, at most {YAML_LIMIT}")
+        values = yaml.safe_load(text)
+    except OSError as error:
+        raise UserError(f"cannot read the configuration {path}: {error.strerror}") from None
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError, ValueError) as error:
+        if isinstance(error, UserError):
+            raise
+        raise UserError(f"{path} is not valid YAML: {' '.join(str(error).split())[:200]}") from None
+    if not isinstance(values, dict):
+        raise UserError(f"{path}: expected lines 'flag: value', e.g. 'noise: pair', found {type(values).__name__}")
+    actions = {action.dest: action for action in parser._actions if action.dest not in ("help", "config")}
+    settings: Dict[str, Any] = {}
+    for key, value in values.items():
+        name = str(key).replace("-", "_")
+        if name not in actions:
+            raise UserError(f"{path}: unknown key {key!r}: {closest(name, actions)}")
+        settings[name] = _checked(path, actions[name], value)
+    return settings
+
+
+def _checked(path: str, action: argparse.Action, value: Any) -> Any:
+    if isinstance(action.const, bool) and action.nargs == 0:
+        if not isinstance(value, bool):
+            raise UserError(f"{path}: {action.dest}: expected true or false, found {value!r}")
+        return value
+    if action.nargs == "+":
+        if isinstance(value, dict):
+            return [f"{name}={entry}" for name, entry in value.items()]
+        return [str(entry) for entry in (value if isinstance(value, list) else [value])]
+    if value is None:
+        return None
+    if isinstance(value, (list, dict)):
+        raise UserError(f"{path}: {action.dest}: expected one value, found a {type(value).__name__}")
+    try:
+        result = action.type(str(value)) if action.type else str(value)
+    except (ValueError, argparse.ArgumentTypeError) as error:
+        raise UserError(f"{path}: {action.dest}: {error}") from None
+    if action.choices and result not in action.choices:
+        raise UserError(f"{path}: {action.dest}: {result!r} is none of {', '.join(map(str, action.choices))}")
+    return result
+
+
+def parse_run(parser: argparse.ArgumentParser, argv: Optional[Sequence[str]] = None) -> argparse.Namespace:
+    """Parse flags, with the file of ``-c`` underneath; remembers the words as ``command``."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    args = parser.parse_args(words)
+    if args.config:
+        parser.set_defaults(**read_yaml(args.config, parser))
+        args = parser.parse_args(words)
+    args.command = words
+    return args
+
+
+def guarded(main: Callable[[], Optional[int]]) -> int:
+    """Run a script's main: bad input is one line on stderr and exit code 2, a non-finite loss 3."""
+    try:
+        return main() or 0
+    except UserError as error:
+        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+    except RuntimeError as error:
+        if type(error).__name__ != "NonFiniteLoss":
+            raise
+        print(f"error: {error}", file=sys.stderr)
+        return 3
+
+
+def method_options(args: argparse.Namespace) -> Dict[str, Any]:
+    """Hyper-parameters given by flags: ``--hp`` and its few shorthands."""
+    values: Dict[str, Any] = {}
+    for item in args.hp:
+        name, found, value = item.partition("=")
+        if not found:
+            raise UserError(f"--hp {item!r}: expected NAME=VALUE, e.g. eta=0.1")
+        values[name] = value
+    shorthands: List[str] = ["drop_rate", "heads", "unknown_rule", "unknown_threshold"]
+    values.update({name: getattr(args, name) for name in shorthands if getattr(args, name) is not None})
+    return values

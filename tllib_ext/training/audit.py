@@ -1,0 +1,81 @@
+r"""Which source labels are wrong: the heads' loss on each sample, averaged over every visit of training.
+
+One step's loss says little: a sample may be hard today. Averaged over all visits the wrong labels stand out, because a
+network learns the regular before the irregular, and because a head that forgets a wrong label is never shown it again.
+"""
+
+from typing import Dict, List, Sequence
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from tllib_ext.training.distributed import world_size
+
+__all__ = ["Audit"]
+
+
+class Audit:
+    """Accumulates loss and class probabilities of every source sample.
+
+    Args:
+        num_samples (int): length of the source list
+        num_classes (int): K
+        device (torch.device): of the accumulators
+
+    Examples::
+
+        >>> audit = Audit(3, 2, torch.device("cpu"))
+        >>> audit.add(torch.tensor([1, 1]), torch.tensor([1., 3.]), [torch.zeros(2, 2)])
+        >>> audit.loss.tolist(), audit.probs[1].tolist()
+        ([nan, 2.0, nan], [0.5, 0.5])
+    """
+
+    def __init__(self, num_samples: int, num_classes: int, device: torch.device):
+        self._loss = torch.zeros(num_samples, device=device)
+        self._visits = torch.zeros(num_samples, device=device)
+        self._probs = torch.zeros(num_samples, num_classes, device=device)
+
+    @torch.no_grad()
+    def add(self, index: Tensor, loss: Tensor, logits: Sequence[Tensor]) -> None:
+        """Add one step's samples; a sample drawn twice counts twice."""
+        probs = torch.stack([head.float().softmax(-1) for head in logits]).mean(0)
+        self._loss.index_add_(0, index, loss.detach().float())
+        self._visits.index_add_(0, index, torch.ones_like(loss, dtype=torch.float32))
+        self._probs.index_add_(0, index, probs)
+
+    @property
+    def loss(self) -> Tensor:
+        """Mean loss of each sample, NaN if it was never drawn."""
+        return self._loss / self._visits.where(self._visits > 0, torch.full_like(self._visits, torch.nan))
+
+    @property
+    def probs(self) -> Tensor:
+        """Mean class probabilities of each sample, NaN if it was never drawn."""
+        return self._probs / self._visits.where(self._visits > 0, torch.full_like(self._visits, torch.nan)).unsqueeze(1)
+
+    @property
+    def visits(self) -> Tensor:
+        """How often each sample was drawn."""
+        return self._visits
+
+    def merged(self) -> "Audit":
+        """What all processes saw together."""
+        other = Audit(*self._probs.shape, device=self._probs.device)
+        for mine, theirs in zip(other._tensors(), self._tensors()):
+            mine.copy_(theirs)
+            if world_size() > 1:
+                dist.all_reduce(mine)
+        return other
+
+    def state_dict(self) -> Dict[str, Tensor]:
+        """For the checkpoint."""
+        return dict(zip(("loss", "visits", "probs"), self._tensors()))
+
+    def load_state_dict(self, state: Dict[str, Tensor]) -> None:
+        """Undo :meth:`state_dict`."""
+        for mine, saved in zip(self._tensors(), (state["loss"], state["visits"], state["probs"])):
+            mine.copy_(saved)
+
+    def _tensors(self) -> List[Tensor]:
+        return [self._loss, self._visits, self._probs]

@@ -1,0 +1,71 @@
+"""State on disk: ``checkpoints/last.pt`` to go on, ``model.safetensors`` to use."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any, Dict, Optional
+
+import torch
+from torch import nn
+
+from tllib_ext.errors import UserError
+from tllib_ext.files import whole_file
+
+__all__ = ["save_checkpoint", "load_checkpoint", "save_model", "load_model"]
+
+FORMAT = 1
+
+
+def save_checkpoint(folder: Path, state: Dict[str, Any]) -> None:
+    """Write ``checkpoints/last.pt`` whole."""
+    folder = Path(folder) / "checkpoints"
+    folder.mkdir(parents=True, exist_ok=True)
+    with whole_file(folder / "last.pt") as draft:
+        torch.save({"format": FORMAT, **state}, draft)
+
+
+def load_checkpoint(folder: Path) -> Optional[Dict[str, Any]]:
+    """The last checkpoint of a run folder, None without one; only tensors and plain values are ever read."""
+    file = Path(folder) / "checkpoints" / "last.pt"
+    if not file.exists():
+        return None
+    try:
+        state = torch.load(file, map_location="cpu", weights_only=True)
+    except Exception as error:  # damaged or made by something else
+        raise UserError(f"cannot read the checkpoint {file}: {str(error).splitlines()[0][:200]}") from None
+    if not isinstance(state, dict) or state.get("format") != FORMAT:
+        raise UserError(f"{file} is not a checkpoint of this version (format {FORMAT}): start anew in another --log folder")
+    return state
+
+
+def save_model(file: Path, method: nn.Module, frozen: Optional[nn.Module], metadata: Dict[str, Any]) -> None:
+    """The trained method (and the frozen backbone under it) as safetensors, with what is needed to use it as JSON."""
+    from safetensors.torch import save_file
+
+    tensors = {f"method.{name}": value for name, value in method.state_dict().items()}
+    if frozen is not None:
+        tensors.update({f"frozen.{name}": value for name, value in frozen.state_dict().items()})
+    tensors = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
+    with whole_file(file) as draft:
+        save_file(tensors, draft, {"tllib_ext": json.dumps({"format": FORMAT, **metadata})})
+
+
+def load_model(file: os.PathLike) -> Any:
+    """Metadata, the method's tensors and the frozen backbone's, of :func:`save_model`."""
+    from safetensors import SafetensorError, safe_open
+
+    if not os.path.isfile(file):
+        raise UserError(f"no model in {Path(file).parent}: expected {file}, which a finished run writes")
+    try:
+        with safe_open(file, framework="pt") as opened:
+            metadata = json.loads((opened.metadata() or {}).get("tllib_ext", "{}"))
+            tensors = {name: opened.get_tensor(name) for name in opened.keys()}
+    except (SafetensorError, OSError, ValueError) as error:
+        raise UserError(f"cannot read the model {file}: {error}") from None
+    if metadata.get("format") != FORMAT:
+        raise UserError(f"{file} was written by another version (format {metadata.get('format')}, expected {FORMAT})")
+    parts: Dict[str, Dict[str, Any]] = {"method": {}, "frozen": {}}
+    for name, value in tensors.items():
+        part, _, rest = name.partition(".")
+        parts.setdefault(part, {})[rest] = value
+    return metadata, parts["method"], parts["frozen"]

@@ -1,0 +1,98 @@
+"""One domain as the loop sees it: batches for training, and everything once in list order."""
+
+from typing import Any, Iterator, Optional, Sequence, Tuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tllib_ext.methods.base import Batch
+from tllib_ext.vision.transforms import Augment
+
+__all__ = ["Domain", "Steps"]
+
+
+class Steps:
+    """The sample indices of the steps ``start … stop - 1`` as a sequence of batches, for one process's share.
+
+    Args:
+        sampler (callable): step -> indices of the global batch
+        start (int), stop (int): range of steps
+        rank (int), world (int): which share of each batch
+    """
+
+    def __init__(self, sampler: Any, start: int, stop: int, rank: int = 0, world: int = 1):
+        self.sampler, self.start, self.stop, self.rank, self.world = sampler, start, stop, rank, world
+
+    def __len__(self) -> int:
+        return self.stop - self.start
+
+    def __getitem__(self, position: int) -> np.ndarray:
+        if not 0 <= position < len(self):
+            raise IndexError(position)
+        whole = self.sampler(self.start + position)
+        share = len(whole) // self.world
+        return whole[self.rank * share : (self.rank + 1) * share]
+
+
+class Domain:
+    """Inputs and labels of one domain on a device.
+
+    Args:
+        view: a ``UniversalView`` or ``NoisyLabels``
+        device (torch.device): where batches go
+        pixels (optional): a pixel store, for images
+        augment (Augment, optional): for images
+        train_augment (bool): False uses the centre crop in training too, as the authors' code does for the target
+        show_labels (bool): whether training batches carry labels; never for the target
+    """
+
+    def __init__(
+        self,
+        view: Any,
+        device: torch.device,
+        pixels: Any = None,
+        augment: Optional[Augment] = None,
+        train_augment: bool = True,
+        show_labels: bool = False,
+    ):
+        self.view, self.device, self.pixels, self.augment = view, device, pixels, augment
+        self.train_augment = train_augment
+        self.features: Optional[Tensor] = None
+        if pixels is None:
+            self.features = torch.from_numpy(view.features).to(device)
+        self._labels = torch.from_numpy(view.targets).to(device) if show_labels else None
+
+    def __len__(self) -> int:
+        return len(self.view)
+
+    def use_features(self, features: Tensor) -> None:
+        """From now on the inputs are these frozen features, in list order."""
+        self.features = features.to(self.device)
+
+    def train_batches(self, steps: Steps) -> Iterator[Batch]:
+        """The training batches of ``steps``, one after the other."""
+        stream = None if self.features is not None else self.pixels.stream(steps)
+        for position in range(len(steps)):
+            chosen = steps[position]
+            index = torch.from_numpy(chosen).to(self.device, non_blocking=True)
+            if stream is None:
+                x = self.features[index]
+            else:
+                rows = next(stream).to(self.device, non_blocking=True)
+                if self.train_augment:
+                    x = self.augment(rows, steps.start + position, chosen)
+                else:
+                    x = self.augment.centre(rows)
+            yield Batch(x, None if self._labels is None else self._labels[index], index)
+
+    def in_order(self, batch: int, rank: int = 0, world: int = 1) -> Iterator[Tuple[np.ndarray, Tensor]]:
+        """Indices and inputs of this process's share of the domain, without augmentation."""
+        mine: Sequence[np.ndarray] = np.array_split(np.arange(len(self)), world)[rank]
+        chunks = [mine[start : start + batch] for start in range(0, len(mine), batch)]
+        stream = None if self.features is not None else self.pixels.stream(chunks)
+        for chunk in chunks:
+            if stream is None:
+                yield chunk, self.features[torch.from_numpy(chunk).to(self.device)]
+            else:
+                yield chunk, self.augment.centre(next(stream).to(self.device, non_blocking=True))

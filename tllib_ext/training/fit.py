@@ -1,0 +1,77 @@
+"""The loop. What a step sees is a function of (seed, step), so it can begin at any step."""
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Callable, Dict, Iterator, Optional
+
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from tllib_ext.methods.base import Batch, Method
+from tllib_ext.training.players import Players
+
+__all__ = ["Meter", "fit"]
+
+
+class Meter:
+    """Means of named scalar tensors since the last reading, kept on their device: no waiting in the loop."""
+
+    def __init__(self) -> None:
+        self._sums: Dict[str, Tensor] = {}
+        self._counts: Dict[str, int] = {}
+
+    def add(self, values: Dict[str, Tensor]) -> None:
+        """Add one step's scalars."""
+        for name, value in values.items():
+            self._sums[name] = self._sums[name] + value if name in self._sums else value
+            self._counts[name] = self._counts.get(name, 0) + 1
+
+    def read(self) -> Dict[str, float]:
+        """The means, and start anew."""
+        means = {name: float(total) / self._counts[name] for name, total in self._sums.items()}
+        self.__init__()
+        return means
+
+
+def fit(
+    method: Method,
+    play: Players,
+    source: Iterator[Batch],
+    target: Iterator[Batch],
+    steps: range,
+    seed: int = 0,
+    autocast: Callable[[], AbstractContextManager] = nullcontext,
+    after_step: Optional[Callable[[int, Meter, Any], None]] = None,
+    log_every: int = 20,
+    progress: Optional[bool] = None,
+) -> None:
+    """Train ``method`` for the iterations in ``steps``.
+
+    Args:
+        method (Method): its players' parameters change
+        play (Players): steps them
+        source, target (iterators of Batch): one batch per step; target batches have no labels
+        steps (range): e.g. ``range(0, 5001)``
+        seed (int): with the step, of dropout and any other chance inside the method
+        autocast (callable): a fresh precision context per step
+        after_step (callable, optional): ``(step, meter, bar)``: evaluation, checkpoints, records
+        log_every (int): how often the progress bar asks the device for its numbers
+        progress (bool, optional): False hides the bar; None hides it where nobody watches
+    """
+    method.train()
+    shown, meter = Meter(), Meter()
+    disable = None if progress is None else not progress
+    with tqdm(total=steps.stop, initial=steps.start, unit="step", disable=disable, dynamic_ncols=True) as bar:
+        for step, batch_s, batch_t in zip(steps, source, target):
+            play.begin(step)
+            torch.manual_seed(seed * 1_000_003 + step)
+            with autocast():
+                values = method.update(batch_s, batch_t, step, play)
+            meter.add(values)
+            if not bar.disable:
+                shown.add(values)
+                bar.update()
+                if (step + 1) % log_every == 0:
+                    bar.set_postfix({name: f"{value:.3f}" for name, value in shown.read().items()}, refresh=False)
+            if after_step is not None:
+                after_step(step, meter, bar)

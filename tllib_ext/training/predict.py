@@ -1,0 +1,64 @@
+"""Run a network over a whole domain, shared out among the processes and merged in list order."""
+
+from typing import Any, Callable, Dict, List, Optional, Tuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from tqdm import tqdm
+
+from tllib_ext.evaluation.openset import OpenSetEvaluator, OpenSetReport
+from tllib_ext.methods.base import Method, Prediction
+from tllib_ext.training.distributed import gather_objects, rank, world_size
+from tllib_ext.training.domain import Domain
+
+__all__ = ["over_domain", "predict_domain", "evaluate_domain", "features_of"]
+
+
+@torch.no_grad()
+def over_domain(
+    run: Callable[[Tensor], Tuple[Tensor, ...]], module: nn.Module, domain: Domain, batch: int, title: Optional[str] = None
+) -> List[np.ndarray]:
+    """``run`` in evaluation mode on every input of ``domain``; its outputs as arrays in list order.
+
+    The mode of every sub-module comes back as it was.
+    """
+    modes = {m: m.training for m in module.modules()}
+    module.eval()
+    try:
+        size = -(-len(domain) // (batch * world_size()))
+        chunks = domain.in_order(batch, rank(), world_size())
+        bar = tqdm(chunks, title, size, unit="batch", leave=False, disable=True if title is None else None)
+        parts = [[value.float().cpu().numpy() if value.is_floating_point() else value.cpu().numpy() for value in run(x)]
+                 for _, x in bar]  # fmt: skip
+    finally:
+        for m, mode in modes.items():
+            m.training = mode
+    mine = [np.concatenate(column) for column in zip(*parts)]
+    return [np.concatenate(columns) for columns in zip(*(p for p in gather_objects(mine) if p))]
+
+
+def predict_domain(method: Method, domain: Domain, batch: int = 128, title: Optional[str] = None) -> Prediction:
+    """The method's word on every image, as arrays in list order."""
+    return Prediction(*over_domain(lambda x: tuple(method.predict(x)), method, domain, batch, title))
+
+
+def evaluate_domain(method: Method, domain: Domain, batch: int = 128) -> Tuple[Prediction, Optional[OpenSetReport]]:
+    """Predictions and their report; no report for an unlabelled target."""
+    prediction = predict_domain(method, domain, batch)
+    if domain.view.targets is None:
+        return prediction, None
+    evaluator = OpenSetEvaluator(method.split)
+    evaluator.update(prediction, domain.view.targets, np.arange(len(domain)))
+    return prediction, evaluator.compute()
+
+
+def features_of(backbone: nn.Module, domain: Domain, batch: int = 128, title: Optional[str] = None) -> Tensor:
+    """Features of a whole domain in list order, :math:`(N, D)` on the CPU."""
+    (features,) = over_domain(lambda x: (backbone(x),), backbone, domain, batch, title)
+    return torch.from_numpy(features)
+
+
+def headline(report: Optional[OpenSetReport]) -> Dict[str, Any]:
+    """The report's scalars, empty without one."""
+    return {} if report is None else report.flat()

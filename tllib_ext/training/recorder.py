@@ -1,0 +1,124 @@
+"""The files of a run folder that grow or are written once."""
+
+import json
+import os
+import platform
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Dict, List, Optional
+
+from tllib_ext import __version__
+from tllib_ext.files import write_json
+
+__all__ = ["Recorder", "environment"]
+
+_PACKAGES = ("torch", "torchvision", "numpy", "scikit-learn", "scipy", "Pillow", "timm", "tllib", "safetensors")
+
+
+def environment() -> Dict[str, Any]:
+    """Versions, machine and commit, for ``env.json``."""
+    import torch
+
+    versions = {}
+    for name in _PACKAGES:
+        try:
+            versions[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            versions[name] = None
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.processor() or platform.machine()
+    return {
+        "tllib_ext": __version__, "python": sys.version.split()[0], "platform": platform.platform(),
+        "device": device, "threads": torch.get_num_threads(), "commit": _commit(), "versions": versions,
+    }  # fmt: skip
+
+
+def _commit() -> Optional[str]:
+    root = Path(__file__).resolve().parents[2]
+    if not (root / ".git").exists():
+        return None
+    try:
+        out = subprocess.run(["git", "-C", str(root), "rev-parse", "HEAD"], capture_output=True, text=True, timeout=5)
+        return out.stdout.strip() or None
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+class Recorder:
+    """Writes ``config.json``, ``env.json``, ``results.jsonl``, ``results.json`` and tensorboardX scalars.
+
+    Args:
+        folder (Path): the run folder
+        active (bool): False makes every call do nothing (processes other than the first)
+    """
+
+    def __init__(self, folder: Path, active: bool = True):
+        self.folder, self.active = Path(folder), active
+        self._tb: Any = None
+        if active:
+            self.folder.mkdir(parents=True, exist_ok=True)
+
+    def start(self, config: Dict[str, Any]) -> None:
+        """Write what the run is before it starts."""
+        if self.active:
+            write_json(self.folder / "config.json", config)
+            write_json(self.folder / "env.json", environment())
+
+    def lines(self) -> List[Dict[str, Any]]:
+        """The evaluations recorded so far; a torn last line is left out."""
+        return read_lines(self.folder / "results.jsonl")
+
+    def keep_until(self, step: int) -> None:
+        """Forget evaluations after ``step``, which a resumed run will make again."""
+        if self.active:
+            kept = [line for line in self.lines() if line["step"] <= step]
+            from tllib_ext.files import write_text
+
+            write_text(self.folder / "results.jsonl", "".join(json.dumps(line) + "\n" for line in kept))
+
+    def evaluation(self, record: Dict[str, Any]) -> None:
+        """Append one evaluation, and its numbers to tensorboardX."""
+        if not self.active:
+            return
+        with open(self.folder / "results.jsonl", "a", encoding="utf-8") as file:
+            file.write(json.dumps(record) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        for name, value in record.items():
+            if isinstance(value, float):
+                self.scalar(name, value, record["step"])
+
+    def scalar(self, name: str, value: float, step: int) -> None:
+        """One number for tensorboard."""
+        if self.active:
+            self.tensorboard.add_scalar(name, value, step)
+
+    @property
+    def tensorboard(self) -> Any:
+        """tensorboardX's writer into ``tb/``, opened when first used."""
+        if self._tb is None:
+            from tensorboardX import SummaryWriter
+
+            self._tb = SummaryWriter(str(self.folder / "tb"))
+        return self._tb
+
+    def finish(self, results: Dict[str, Any]) -> None:
+        """Write ``results.json``: its presence says that the run is complete."""
+        if self.active:
+            if self._tb is not None:
+                self._tb.close()
+            write_json(self.folder / "results.json", results)
+
+
+def read_lines(file: Path) -> List[Dict[str, Any]]:
+    """Records of a ``.jsonl`` file; a torn last line (the machine died while it was written) is left out."""
+    if not file.exists():
+        return []
+    records = []
+    for line in file.read_text(encoding="utf-8").split("\n"):
+        try:
+            records.append(json.loads(line))
+        except ValueError:
+            continue
+    return [record for record in records if isinstance(record, dict) and "step" in record]

@@ -1,0 +1,89 @@
+r"""Images to tensors, in two parts.
+
+Per image, once: decode and resize to a square of uint8 pixels (the DANCE family resizes to exactly 256 x 256 without
+keeping the aspect ratio). Per batch, on the training device: crop, flip and normalise. How an image is augmented is a
+function of (seed, step, index): it depends neither on the number of workers nor on what came before.
+"""
+
+from typing import Any, Tuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+__all__ = ["MEAN", "STD", "decode", "Augment"]
+
+#: ImageNet's channel statistics, which every pretrained backbone here was trained with.
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+
+
+def decode(image: Any, resize: int) -> np.ndarray:
+    """A PIL image as :math:`(R, R, 3)` uint8 pixels, bilinear."""
+    from PIL import Image
+
+    return np.asarray(image.convert("RGB").resize((resize, resize), Image.Resampling.BILINEAR), dtype=np.uint8)
+
+
+def _mix(x: np.ndarray) -> np.ndarray:
+    """splitmix64's finaliser: a counter-based random number that numpy computes for a whole batch at once."""
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
+
+
+class Augment:
+    r"""Random crop and horizontal flip of a batch, then normalisation; or the centre crop.
+
+    Args:
+        crop (int): side of the result
+        flip (bool): flip half of the images in training
+        seed (int): the run's seed
+        domain (int): another number for each domain, so that they are not augmented alike
+
+    Shape:
+        - rows: :math:`(N, R, R, 3)` uint8
+        - Outputs: :math:`(N, 3, C, C)` float32, channels-last in memory
+
+    Examples::
+
+        >>> rows = torch.zeros(2, 8, 8, 3, dtype=torch.uint8)
+        >>> augment = Augment(crop=6)
+        >>> augment(rows, step=0, index=np.array([0, 1])).shape, augment.centre(rows).shape
+        (torch.Size([2, 3, 6, 6]), torch.Size([2, 3, 6, 6]))
+    """
+
+    def __init__(self, crop: int, flip: bool = True, seed: int = 0, domain: int = 0):
+        self.crop, self.flip, self.seed, self.domain = crop, flip, seed, domain
+        self._scale = torch.tensor([1 / (255 * s) for s in STD])
+        self._shift = torch.tensor([-m / s for m, s in zip(MEAN, STD)])
+
+    def choices(self, slack: int, step: int, index: np.ndarray) -> Tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Top, left and whether to flip, for every image of a batch."""
+        with np.errstate(over="ignore"):
+            base = _mix(np.uint64(self.seed) * np.uint64(4) + np.uint64(self.domain) + np.uint64(1))
+            base = _mix(base ^ np.uint64(step) * np.uint64(0x9E3779B97F4A7C15))
+            numbers = _mix(base ^ (index.astype(np.uint64) + np.uint64(1)) * np.uint64(0xD1B54A32D192ED03))
+        top = (numbers & np.uint64(0xFFFFFF)) % np.uint64(slack + 1)
+        left = ((numbers >> np.uint64(24)) & np.uint64(0xFFFFFF)) % np.uint64(slack + 1)
+        flip = (numbers >> np.uint64(63)).astype(bool) & self.flip
+        return top.astype(np.int64), left.astype(np.int64), flip
+
+    def __call__(self, rows: Tensor, step: int, index: np.ndarray) -> Tensor:
+        top, left, flip = self.choices(rows.shape[1] - self.crop, step, np.asarray(index))
+        span = np.arange(self.crop)
+        columns = np.where(flip[:, None], span[::-1], span) + left[:, None]
+        y = torch.from_numpy(top[:, None] + span).to(rows.device)
+        x = torch.from_numpy(columns).to(rows.device)
+        batch = torch.arange(len(rows), device=rows.device)
+        return self._normalise(rows[batch[:, None, None], y[:, :, None], x[:, None, :]])
+
+    def centre(self, rows: Tensor) -> Tensor:
+        """The centre crop, of every test image."""
+        edge = (rows.shape[1] - self.crop) // 2
+        return self._normalise(rows[:, edge : edge + self.crop, edge : edge + self.crop])
+
+    def _normalise(self, rows: Tensor) -> Tensor:
+        if self._scale.device != rows.device:
+            self._scale, self._shift = self._scale.to(rows.device), self._shift.to(rows.device)
+        # (N, H, W, 3) seen as (N, 3, H, W) is channels-last already: no copy.
+        return torch.addcmul(self._shift, rows.float(), self._scale).permute(0, 3, 1, 2)

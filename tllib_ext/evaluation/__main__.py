@@ -1,15 +1,14 @@
 """``python -m tllib_ext.evaluation predictions.csv``: recompute every metric from a file."""
 
 import argparse
-import json
 import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import List, Optional
 
 from tllib_ext.errors import UserError
-from tllib_ext.evaluation.csvfile import atomic_text
 from tllib_ext.evaluation.files import Predictions, load_split, read_predictions
+from tllib_ext.files import write_json
 from tllib_ext.vision.datasets.split import LabelSplit
 
 __all__ = ["main"]
@@ -43,8 +42,7 @@ def main(argv: Optional[List[str]] = None) -> int:
             split = replace(split, target_private=("unknown",))
         report = predictions.evaluate(split, args.threshold)
         if args.json is not None:
-            with atomic_text(args.json) as stream:
-                json.dump(report.to_dict(), stream, indent=1)
+            write_json(args.json, report.to_dict())
     except UserError as error:
         print("error:", *str(error).splitlines(), file=sys.stderr)  # one line, whatever the names in it are
         return 2

@@ -1,7 +1,6 @@
 """CSV files of names and numbers: written whole or not at all, read in chunks, errors by row."""
 
 import csv
-import os
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any, Callable, Dict, Iterator, List, Sequence, TextIO, Tuple,
 import numpy as np
 
 from tllib_ext.errors import UserError
+from tllib_ext.files import whole_file
 
 __all__ = ["CHUNK", "atomic_text", "guard", "number_or_nan", "read_columns", "reading", "unguard"]
 
@@ -42,15 +42,9 @@ def number_or_nan(cell: str) -> float:
 @contextmanager
 def atomic_text(file: Union[str, Path]) -> Iterator[TextIO]:
     """A stream whose text becomes ``file`` when all of it is written; on an error nothing of it stays."""
-    file = Path(file)
-    temporary = file.with_name(f".{file.name}.{os.getpid()}.tmp")
-    try:
-        # surrogateescape: a file name that is not UTF-8 keeps its bytes
-        with open(temporary, "w", encoding="utf-8", errors="surrogateescape", newline="") as stream:
-            yield stream
-        os.replace(temporary, file)
-    finally:
-        temporary.unlink(missing_ok=True)
+    # surrogateescape: a file name that is not UTF-8 keeps its bytes
+    with whole_file(file) as draft, open(draft, "w", encoding="utf-8", errors="surrogateescape", newline="") as stream:
+        yield stream
 
 
 @contextmanager

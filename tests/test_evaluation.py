@@ -1,7 +1,5 @@
 """The evaluator against matrices worked by hand and bugs that other evaluators had; what it takes and refuses."""
 
-import doctest
-import importlib
 import subprocess
 import sys
 
@@ -270,8 +268,3 @@ def test_table_names_confusions_and_empty_classes_and_prints_no_control_characte
 def test_importing_the_evaluator_imports_neither_torch_nor_scikit_learn():
     code = "import sys, tllib_ext.evaluation; sys.exit(not {'torch', 'sklearn', 'matplotlib'}.isdisjoint(sys.modules))"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
-
-
-@pytest.mark.parametrize("name", ["arrays", "csvfile", "curves", "files", "openset"])
-def test_docstring_examples(name):
-    assert doctest.testmod(importlib.import_module(f"tllib_ext.evaluation.{name}")).failed == 0

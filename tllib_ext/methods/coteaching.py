@@ -1,0 +1,104 @@
+r"""`Co-teaching: Robust Training of Deep Neural Networks with Extremely Noisy Labels (NeurIPS 2018)
+<https://arxiv.org/abs/1804.06872>`_, a reference for learning with noisy labels: it never looks at the target.
+
+Two learners see the same batch; each chooses the samples of smallest loss, and each is trained on the *other's* choice,
+so that the errors of one are not confirmed by itself. The share that is dropped grows from nothing to :math:`\tau`:
+
+.. math::
+    D_h = \text{the } R(s)\,B \text{ samples of smallest } CE_h, \quad
+    R(s) = 1 - \tau \min(1, s / S_k), \quad
+    L = \overline{CE_1}(D_2) + \overline{CE_2}(D_1)
+
+Ours differs from the authors' in three ways. The learners are two heads on one backbone, not two networks: half the
+cost, at the price of a shared view of the images. The ramp :math:`S_k` is a share of the run (theirs: 10 of 200
+epochs). And the loss is the mean over the chosen samples: the authors' code divides that mean by their number once
+more, which Adam does not notice and SGD does. Unknown: by the entropy (or confidence) of the mean probabilities.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Dict, List, Optional, Union
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from tllib_ext.errors import UserError
+from tllib_ext.methods.base import Batch, Hparams, Method, Prediction, hp
+from tllib_ext.methods.rules import EntropyRule
+from tllib_ext.methods.selection import given_drop_rate
+from tllib_ext.modules.heads import Heads
+from tllib_ext.training.context import Context
+from tllib_ext.training.distributed import pooled_mean, pooled_small_loss
+from tllib_ext.vision.datasets.split import LabelSplit
+
+__all__ = ["CoTeaching", "CoTeachingHparams"]
+
+
+@dataclass
+class CoTeachingHparams(Hparams):
+    """Hyper-parameters of co-teaching."""
+
+    drop_rate: Optional[Union[float, str]] = hp(
+        None, "paper §3: the true noise rate", "tau, share of a batch to drop; none = --rate; auto = estimate it"
+    )
+    ramp: float = hp(0.1, "ours; paper: 10 of 200 epochs", "share of the run over which the dropped part grows to tau")
+    temperature: float = hp(0.05, "DANCE's head", "of the two cosine heads")
+    unknown_rule: str = hp("entropy", "DANCE, GLC", "entropy or confidence")
+    unknown_threshold: Optional[float] = hp(None, "customary", "share of log K (default 0.5), or least confidence (0.5)")
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.ramp <= 1:
+            raise UserError(f"hyper-parameter ramp={self.ramp}: expected a share of the run, 0 to 1")
+
+
+class CoTeaching(Method):
+    """Two heads, each trained on what the other one finds easy.
+
+    Args:
+        backbone (torch.nn.Module): G, shared by the heads
+        split (LabelSplit): the label sets
+        hparams (CoTeachingHparams): constants, see there
+
+    Shape:
+        - predict: images or features :math:`(N, *)` to a :class:`~tllib_ext.methods.base.Prediction`
+    """
+
+    Hparams = CoTeachingHparams
+    uses_target = False
+
+    def __init__(self, backbone: nn.Module, split: LabelSplit, hparams: Optional[CoTeachingHparams] = None):
+        super().__init__(backbone, split, hparams)
+        hp, k = self.hparams, split.num_source
+        self.heads = Heads(backbone.out_features, k, temperature=hp.temperature)
+        self.rule = EntropyRule(k, hp.unknown_rule, hp.unknown_threshold)
+        self.threshold = self.rule.threshold
+        self.drop_rate = given_drop_rate(hp.drop_rate)
+        self.ramp_steps = 0.0
+
+    def players(self) -> Dict[str, List[Dict[str, Any]]]:
+        return {"G": [{"params": self.backbone.parameters(), "lr_mult": 0.1}],
+                "C": [{"params": self.heads.parameters()}]}  # fmt: skip
+
+    def prepare(self, context: Context) -> None:
+        if self.hparams.drop_rate is None:
+            self.drop_rate = context.rate
+        self.ramp_steps = self.hparams.ramp * context.steps
+
+    def dropped(self, step: int) -> float:
+        """The share of the batch that is dropped at ``step``: grows from 0 to tau."""
+        return self.drop_rate * (min(1.0, step / self.ramp_steps) if self.ramp_steps else 1.0)
+
+    def update(self, source: Batch, target: Batch, step: int, play: Any) -> Dict[str, Tensor]:
+        self.heads.normalise_rows()
+        logits = self.heads(self.backbone(source.x))
+        ce = [F.cross_entropy(head.float(), source.y, reduction="none") for head in logits]
+        self.observe(source, (ce[0] + ce[1]) / 2, logits)
+        chosen = [pooled_small_loss(values, self.dropped(step)) for values in ce]
+        terms = {"head 1": pooled_mean(ce[0], chosen[1]), "head 2": pooled_mean(ce[1], chosen[0])}
+        loss = play.descend(terms, "G", "C")
+        return {"loss": loss / 2, "kept": chosen[0].float().mean(), "agree": (chosen[0] == chosen[1]).float().mean()}
+
+    @torch.no_grad()
+    def predict(self, x: Tensor) -> Prediction:
+        logits = self.heads(self.backbone(x))
+        return self.rule.from_probs(torch.stack([head.float().softmax(-1) for head in logits]).mean(0))

@@ -1,0 +1,168 @@
+r"""`Universal Domain Adaptation through Self Supervision (DANCE, NeurIPS 2020) <https://arxiv.org/abs/2002.07953>`_.
+
+One cosine head, and two losses on the target beside the source's cross entropy. *Neighbourhood clustering* moves an
+image towards its nearest neighbour: with :math:`u = f / \|f\|` it minimises the entropy of a softmax over the K class
+weights, the remembered features of all target images and the rest of the batch; *entropy separation* pushes the
+entropy of the class probabilities away from :math:`\rho = \frac{1}{2} \log K`:
+
+.. math::
+    L_{nc} &= \frac{1}{B} \sum_i H\big(\mathrm{softmax}([W u_i,\ V u_i,\ U u_i] / T)\big) \\
+    L_{es} &= -\frac{1}{B} \sum_i \max(|H(p_i) - \rho|,\ m) \\
+    L &= CE + \eta (L_{nc} + L_{es}), \qquad \text{unknown iff } H(p) > \tfrac{1}{2} \log K
+
+``dance_sel`` is the baseline that `Divergence Optimization for Noisy UniDA (CVPR 2021)
+<https://arxiv.org/abs/2104.00246>`_ makes of it: cross entropy over the small-loss part of the batch.
+
+The authors' code rounds :math:`\rho` (1.49, 1.354, 1.09), adds 1e-5 inside every logarithm (which cuts the tail of a
+softmax over thousands of entries) and trains in half precision. Preset ``official`` (default) has the rounding and the
+epsilon, preset ``paper`` neither; both compute in float32. Inside the dead zone the loss is -m as in the code; the
+paper has 0, with the same (zero) gradient. With several processes, batch and neighbours are the global batch's.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any, Dict, List, Optional, Tuple, Union
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from tllib_ext.alignment.divergence import separation
+from tllib_ext.errors import UserError
+from tllib_ext.methods.base import Batch, Hparams, Method, Prediction, hp
+from tllib_ext.methods.rules import EntropyRule
+from tllib_ext.methods.selection import given_drop_rate
+from tllib_ext.modules.heads import CosineHead
+from tllib_ext.modules.memory import FeatureBank
+from tllib_ext.training.context import Context
+from tllib_ext.training.distributed import pooled_mean, pooled_small_loss
+from tllib_ext.vision.datasets.split import LabelSplit
+
+__all__ = ["Dance", "DanceHparams", "DanceSel", "DanceSelHparams", "entropy"]
+
+#: rho of the authors' configurations: log(K) / 2 rounded down for 20 and 9 classes.
+OFFICIAL_RHO = {20: 1.49, 15: 1.354025100551105, 9: 1.09}
+
+
+def entropy(logits: Tensor, eps: float = 0.0) -> Tensor:
+    r"""Entropy of the softmax of each row, in float32; with ``eps`` as :math:`-\sum_k p_k \log(p_k + \epsilon)`.
+
+    Shape:
+        - logits: :math:`(N, C)`
+        - Outputs: :math:`(N, )`
+
+    Examples::
+
+        >>> entropy(torch.tensor([[0., 0.]]))
+        tensor([0.6931])
+    """
+    log_p = F.log_softmax(logits.float(), dim=1)
+    p = log_p.exp()
+    return -(p * (torch.log(p + eps) if eps else log_p)).sum(1)
+
+
+@dataclass
+class DanceHparams(Hparams):
+    """Defaults are the authors' code; the paper's value is named where it differs."""
+
+    eta: float = hp(0.05, "paper §4, code", "weight of both target terms")
+    rho: Union[float, str] = hp("official", "code: 1.49, 1.354, 1.09; paper: log(K)/2", "official, log_k or a number")
+    m: float = hp(0.5, "paper §4, code", "half width of the dead zone of entropy separation")
+    eps: float = hp(1e-5, "code; paper: 0", "epsilon inside the logarithms of the target terms; 0 is exact")
+    temperature: float = hp(0.05, "paper §4, code", "of the head and of the neighbours")
+
+    def __post_init__(self) -> None:
+        if isinstance(self.rho, str) and self.rho not in ("official", "log_k"):
+            raise UserError(f"hyper-parameter rho={self.rho!r}: expected official, log_k or a number")
+
+
+class Dance(Method):
+    """Neighbourhood clustering and entropy separation.
+
+    Args:
+        backbone (torch.nn.Module): G
+        split (LabelSplit): the label sets
+        hparams (DanceHparams): constants, see there
+
+    Shape:
+        - predict: images or features :math:`(N, *)` to a :class:`~tllib_ext.methods.base.Prediction`
+    """
+
+    Hparams = DanceHparams
+    presets = {"official": {}, "paper": {"rho": "log_k", "eps": 0.0}}
+
+    def __init__(self, backbone: nn.Module, split: LabelSplit, hparams: Optional[DanceHparams] = None):
+        super().__init__(backbone, split, hparams)
+        hp, k = self.hparams, split.num_source
+        self.head = CosineHead(backbone.out_features, k, hp.temperature)
+        self.bank = FeatureBank(backbone.out_features)
+        self.rho = {"official": OFFICIAL_RHO.get(k, math.log(k) / 2), "log_k": math.log(k) / 2}.get(hp.rho, hp.rho)
+        self.rule = EntropyRule(k)  # reference: log(K)/2 exactly at test, whatever rho is in training
+        self.threshold = self.rule.threshold
+
+    def players(self) -> Dict[str, List[Dict[str, Any]]]:
+        return {"G": [{"params": self.backbone.parameters(), "lr_mult": 0.1}],
+                "C": [{"params": self.head.parameters()}]}  # fmt: skip
+
+    def prepare(self, context: Context) -> None:
+        self.bank.resize(context.num_target)
+
+    def update(self, source: Batch, target: Batch, step: int, play: Any) -> Dict[str, Tensor]:
+        self.head.normalise_rows()
+        hp = self.hparams
+        logits_s = self.head(self.backbone(source.x))
+        ce = F.cross_entropy(logits_s.float(), source.y, reduction="none")
+        self.observe(source, ce, [logits_s])
+        loss_s, log = self._source_loss(ce, step)
+
+        f_t = self.backbone(target.x)
+        logits_t = self.head(f_t)
+        u = F.normalize(f_t.float(), dim=1)
+        near = self.bank.neighbours(u, target.index) / hp.temperature
+        clustering = pooled_mean(entropy(torch.cat([logits_t.float(), near], dim=1), hp.eps))
+        apart = pooled_mean(separation(entropy(logits_t, hp.eps), self.rho, hp.m, inside=-hp.m))
+        play.descend({"source": loss_s, "clustering": hp.eta * clustering, "separation": hp.eta * apart}, "G", "C")
+        self.bank.write(u, target.index)  # reference: the features of before the step
+        return {"loss": loss_s.detach(), "clustering": clustering.detach(), "separation": apart.detach(), **log}
+
+    def _source_loss(self, ce: Tensor, step: int) -> Tuple[Tensor, Dict[str, Tensor]]:
+        return pooled_mean(ce), {}
+
+    @torch.no_grad()
+    def predict(self, x: Tensor) -> Prediction:
+        return self.rule(self.head(self.backbone(x)))
+
+
+@dataclass
+class DanceSelHparams(DanceHparams):
+    """DANCE's, and those of the selection."""
+
+    drop_rate: Optional[Union[float, str]] = hp(
+        None, "noisy UniDA's code: the true noise rate", "share of a batch to drop; none = --rate; auto = estimate it"
+    )
+    warmup: Optional[int] = hp(None, "noisy UniDA's code: 101", "steps without selection; default min(101, 4 % of the run)")
+
+
+class DanceSel(Dance):
+    """DANCE on the small-loss part of every source batch."""
+
+    Hparams = DanceSelHparams
+
+    def __init__(self, backbone: nn.Module, split: LabelSplit, hparams: Optional[DanceSelHparams] = None):
+        super().__init__(backbone, split, hparams)
+        self.drop_rate = given_drop_rate(self.hparams.drop_rate)
+        self.warmup = 0
+
+    def prepare(self, context: Context) -> None:
+        super().prepare(context)
+        hp = self.hparams
+        if hp.drop_rate is None:
+            self.drop_rate = context.rate
+        # The noisy UniDA paper gives none for this baseline; without one the first selections are random.
+        self.warmup = min(101, round(0.04 * context.steps)) if hp.warmup is None else hp.warmup
+
+    def _source_loss(self, ce: Tensor, step: int) -> Tuple[Tensor, Dict[str, Tensor]]:
+        if step < self.warmup:
+            return pooled_mean(ce), {}
+        kept = pooled_small_loss(ce, self.drop_rate)
+        return pooled_mean(ce, kept), {"kept": kept.float().mean()}

@@ -1,0 +1,114 @@
+r"""Glyphs: 31 letters and digits in three domains, drawn on the spot.
+
+The embedded data set: nothing to download, a few seconds to draw, and the shape of Office-31 on disk (the layout of
+tllib's image lists), so that whatever reads Office-31 reads it. Like the domains of a real benchmark these differ in
+what made the picture: ``print`` (type on paper), ``hand`` (pen strokes) and ``scene`` (a sign in the street: texture,
+colour, perspective, noise).
+"""
+
+import json
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any, Dict, List, Tuple, Union
+
+from tqdm import tqdm
+
+from tllib_ext.errors import UserError
+from tllib_ext.vision.datasets.glyph_render import render
+
+__all__ = ["CLASSES", "DOMAINS", "SPLIT", "RESIZE", "CROP", "FLIP", "PER_CLASS", "write_glyphs"]
+
+#: the characters drawn, in the order of :data:`CLASSES`. Left out: 0 1 5 6 8, which a letter resembles.
+CHARACTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ23479"
+#: names of the labels 0..30.
+CLASSES: Tuple[str, ...] = tuple(f"{'digit' if c.isdigit() else 'letter'}_{c}" for c in CHARACTERS)
+#: letter on the command line -> name of a domain.
+DOMAINS: Dict[str, str] = {"P": "print", "H": "hand", "S": "scene"}
+#: default label sets over :data:`CLASSES`: A-J shared, K-T in the source only, the rest unknown.
+SPLIT = "10/10/11"
+#: pictures are brought to this side, then cut to :data:`CROP` (at random in training, in the middle in evaluation).
+RESIZE, CROP = 36, 32
+#: a mirrored letter is another letter, or none.
+FLIP = False
+#: pictures of a class in a domain.
+PER_CLASS = 50
+
+#: raised whenever other pixels come out, so that a folder written by an older version is drawn again.
+VERSION = 1
+MARKER = "glyphs.json"
+
+
+def write_glyphs(root: Union[str, Path], seed: int = 0, progress: bool = True) -> Path:
+    r"""Draw the data set into ``root``, once.
+
+    Everything is written beside ``root`` first and renamed at the end: ``root`` is complete or is not there. A second
+    call finds it complete and returns at once; a folder drawn by another version or with another seed is replaced; a
+    folder that is not ours is left alone.
+
+    Args:
+        root (str or Path): the folder to make
+        seed (int, optional): another seed gives other pictures. Default: 0
+        progress (bool, optional): show a progress bar. Default: True
+
+    Outputs:
+        - root: as a :class:`~pathlib.Path`; ``root/image_list/print.txt`` has lines
+          ``print/images/letter_A/0001.png 0``
+
+    Examples::
+
+        >>> write_glyphs("data/glyphs")  # doctest: +SKIP
+        PosixPath('data/glyphs')
+    """
+    root = Path(root)
+    if seed < 0:
+        raise UserError(f"seed {seed} of the glyphs: expected 0 or more")
+    contents = {"data": "Glyphs", "version": VERSION, "seed": seed, "classes": len(CLASSES), "per_class": PER_CLASS}
+    if _marker(root) == contents:
+        return root
+    root.parent.mkdir(parents=True, exist_ok=True)
+    draft = Path(tempfile.mkdtemp(prefix=f".{root.name}-", dir=root.parent))
+    try:
+        _draw(draft, seed, progress)
+        (draft / MARKER).write_text(json.dumps(contents, indent=1) + "\n")
+        draft.chmod(0o755)  # mkdtemp makes folders that only their owner can read
+        if _marker(root) != contents:  # unless another process was faster
+            if root.exists():
+                shutil.rmtree(root)
+            os.replace(draft, root)
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+    return root
+
+
+def _marker(root: Path) -> Dict[str, Any]:
+    """What ``root`` says it holds: nothing if it is missing or empty; an error if it holds something else."""
+    if not root.exists() or (root.is_dir() and not any(root.iterdir())):
+        return {}
+    try:
+        contents = json.loads((root / MARKER).read_text())
+        if contents["data"] != "Glyphs":
+            raise KeyError
+        return contents
+    except (OSError, ValueError, KeyError, TypeError):
+        raise UserError(
+            f"{root} is there already and does not hold Glyphs (no valid {MARKER}): name another folder or remove it"
+        ) from None
+
+
+def _draw(root: Path, seed: int, progress: bool) -> None:
+    """Pictures and image lists of the three domains."""
+    (root / "image_list").mkdir()
+    total = len(DOMAINS) * len(CLASSES) * PER_CLASS
+    with tqdm(total=total, desc="drawing Glyphs", unit="image", disable=not progress) as bar:
+        for number, domain in enumerate(DOMAINS.values()):
+            lines: List[str] = []
+            for label, (name, char) in enumerate(zip(CLASSES, CHARACTERS)):
+                folder = root / domain / "images" / name
+                folder.mkdir(parents=True)
+                for i in range(1, PER_CLASS + 1):
+                    render(char, domain, (seed, number, label, i)).save(folder / f"{i:04d}.png")
+                    lines.append(f"{domain}/images/{name}/{i:04d}.png {label}\n")
+                bar.update(PER_CLASS)
+            (root / "image_list" / f"{domain}.txt").write_text("".join(lines))

@@ -1,6 +1,8 @@
 """Command-line flags shared by the examples. Imports neither torch nor any method: ``--help`` answers at once."""
 
 import argparse
+import errno
+import os
 import sys
 from pathlib import Path
 from typing import Any, Callable, Dict, List, Optional, Sequence
@@ -88,7 +90,7 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
     g.add_argument("--heads", type=_positive, help="number of classifier heads (default: 2)")
     g.add_argument("--unknown-rule", choices=["entropy", "confidence"], help="for methods without a detector of their own")
     g.add_argument("--unknown-threshold", type=float, metavar="T", help="of that rule: share of log K, or least confidence")
-    g.add_argument("--list-hp", action="store_true", help="print the method's hyper-parameters and where they come from, and stop")
+    g.add_argument("--list-hp", action="store_true", help="print the method's hyper-parameters, and stop")
 
     g = parser.add_argument_group("backbone")
     g.add_argument("-a", "--arch", metavar="NAME",
@@ -102,11 +104,21 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
     g = parser.add_argument_group("training")
     g.add_argument("--steps", type=_positive, help="iterations; default: 5001 (images), 1000 (features), 300 (glyphs)")
     g.add_argument("-b", "--batch-size", type=_positive, default=36, help="images per domain and step (default: 36)")
-    g.add_argument("--lr", type=_learning_rate, default=0.01, help="learning rate of the heads, 0.1x for the backbone (default: 0.01)")
+    g.add_argument("--lr", type=_learning_rate, default=0.01, help="learning rate of the heads; backbone 0.1x (default: 0.01)")
     g.add_argument("-j", "--workers", type=_natural, default=2, help="processes that decode images (default: 2)")
     g.add_argument("--seed", type=_natural, default=0, help="of the initial weights, batches and augmentation (default: 0)")
     g.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:1, mps")
+    g.add_argument("--precision", default="auto", choices=["auto", "fp32", "tf32", "bf16", "fp16"],
+                   help="auto: bf16 on CUDA that has it, else fp16; fp32 on a CPU. Losses are always fp32")
     g.add_argument("--eval-every", type=_positive, metavar="N", help="evaluate every N steps; default: ten times per run")
+    g.add_argument("--checkpoint-every", type=_positive, metavar="N", help="save every N steps; default: ten times per run")
+    g.add_argument("--checkpoint-minutes", type=_learning_rate, default=15.0, metavar="M",
+                   help="and whenever M minutes have passed since the last time (default: 15)")
+    g.add_argument("--keep", type=_positive, default=1, metavar="N", help="keep the last N checkpoints (default: 1)")
+    g.add_argument("--resume", action="store_true",
+                   help="insist on going on with the run in --log FOLDER (an unfinished run goes on by itself)")
+    g.add_argument("--on-nonfinite", choices=["stop", "skip"], default="stop",
+                   help="a NaN or infinite loss: stop with exit code 3, or drop the step (up to 1 %% of them)")
 
     g = parser.add_argument_group("output")
     g.add_argument("--log", metavar="FOLDER", help="run folder; default: runs/<data>_<source>2<target>_<noise>_<method>_seed<N>")
@@ -176,20 +188,36 @@ def parse_run(parser: argparse.ArgumentParser, argv: Optional[Sequence[str]] = N
 
 
 def guarded(main: Callable[[], Optional[int]]) -> int:
-    """Run a script's main: bad input is one line on stderr and exit code 2, a non-finite loss 3."""
+    """Run a script's main: what a user can mend is one line on stderr and a code, never a traceback.
+
+    Codes: 2 bad input, 3 a loss that is not finite, 1 a full disk or a lost process, 128 + N stopped by signal N.
+    """
     try:
         return main() or 0
     except UserError as error:
-        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
-        return 2
+        return _say(2, error)
     except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return 130
-    except RuntimeError as error:
-        if type(error).__name__ != "NonFiniteLoss":
+        return _say(130, "interrupted")
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT):
             raise
-        print(f"error: {error}", file=sys.stderr)
-        return 3
+        where = f" while writing {error.filename}" if error.filename else ""
+        return _say(1, f"no room left{where}: {error.strerror}; make room and run the same command: it goes on from its checkpoint")
+    except Exception as error:
+        kind = type(error).__name__  # by name: the classes live in modules that import torch
+        if kind == "StopRequested":
+            return _say(error.code, error, "")  # type: ignore[attr-defined]
+        if kind == "NonFiniteLoss":
+            return _say(3, error)
+        together = int(os.environ.get("WORLD_SIZE", "1")) > 1
+        if kind in ("DistBackendError", "DistNetworkError") or (kind == "RuntimeError" and together):
+            return _say(1, f"another process of this run ended or cannot be reached: {str(error).splitlines()[0]}")
+        raise
+
+
+def _say(code: int, text: Any, prefix: str = "error: ") -> int:
+    print(prefix + " ".join(str(text).split()), file=sys.stderr)
+    return code
 
 
 def method_options(args: argparse.Namespace) -> Dict[str, Any]:

@@ -55,7 +55,7 @@ class DivergenceHparams(Hparams):
     ent_eps: float = hp(1e-5, "code; paper: 0", "epsilon inside the logarithm of mean_dist")
     warmup: Optional[int] = hp(None, "code: 101; paper: 0", "steps of plain training first; default min(101, 4 % of the run)")
     n: int = hp(4, "paper §4, code", "repeats of Step C")
-    drop_rate: Optional[Union[float, str]] = hp(None, "code: the true noise rate", "share of a batch to drop; none = --rate; auto = estimate it")
+    drop_rate: Optional[Union[float, str]] = hp(None, "code: the true noise rate", "share to drop; none = --rate, or auto")
     reselect: bool = hp(True, "code; paper: the same D_s'", "select anew in Step B with the updated network")
     c_mean: str = hp("selected", "code; paper: batch", "Step C averages over the selected samples or the whole batch")
     skip_empty: bool = hp(True, "ours; code steps on weight decay alone", "skip Step C when no target sample looks known")

@@ -1,5 +1,6 @@
 """State on disk: ``checkpoints/last.pt`` to go on, ``model.safetensors`` to use."""
 
+import io
 import json
 import os
 from pathlib import Path
@@ -16,12 +17,21 @@ __all__ = ["save_checkpoint", "load_checkpoint", "save_model", "load_model"]
 FORMAT = 1
 
 
-def save_checkpoint(folder: Path, state: Dict[str, Any]) -> None:
-    """Write ``checkpoints/last.pt`` whole."""
+def save_checkpoint(folder: Path, state: Dict[str, Any], keep: int = 1, name: str = "last") -> None:
+    """Write ``checkpoints/last.pt`` whole; with ``keep`` > 1 that many ``step_N.pt`` stay beside it."""
     folder = Path(folder) / "checkpoints"
     folder.mkdir(parents=True, exist_ok=True)
-    with whole_file(folder / "last.pt") as draft:
-        torch.save({"format": FORMAT, **state}, draft)
+    # Through memory: torch's own writer turns a full disk into an error without a name.
+    buffer = io.BytesIO()
+    torch.save({"format": FORMAT, **state}, buffer)
+    with whole_file(folder / f"{name}.pt") as draft:
+        draft.write_bytes(buffer.getbuffer())
+    if keep > 1:
+        kept = folder / f"step_{state['step']:08d}.pt"
+        kept.unlink(missing_ok=True)
+        os.link(folder / f"{name}.pt", kept)
+        for old in sorted(folder.glob("step_*.pt"))[:-keep]:
+            old.unlink()
 
 
 def load_checkpoint(folder: Path) -> Optional[Dict[str, Any]]:
@@ -48,6 +58,7 @@ def save_model(file: Path, method: nn.Module, frozen: Optional[nn.Module], metad
     tensors = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
     with whole_file(file) as draft:
         save_file(tensors, draft, {"tllib_ext": json.dumps({"format": FORMAT, **metadata})})
+        draft.chmod(0o644)  # safetensors makes files that only their owner can read
 
 
 def load_model(file: os.PathLike) -> Any:

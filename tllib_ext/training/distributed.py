@@ -4,6 +4,8 @@ Every function is the plain one in a single process. Gradients are averaged over
 term that is a global mean is returned as *world size x local sum / global count*: its average over processes is right.
 """
 
+import os
+from datetime import timedelta
 from typing import Any, List, Optional
 
 import torch
@@ -12,7 +14,35 @@ from torch import Tensor
 
 from tllib_ext.alignment.divergence import num_kept, small_loss_mask
 
-__all__ = ["world_size", "rank", "pooled_mean", "pooled_any", "pooled_small_loss", "gather_rows", "gather_objects"]
+__all__ = ["start", "average_buffers", "world_size", "rank", "pooled_mean", "pooled_any", "pooled_small_loss", "gather_rows", "gather_objects"]
+
+
+def start(device: str) -> str:
+    """Join the processes that ``torchrun`` started, if it did; returns the device of this one."""
+    if int(os.environ.get("WORLD_SIZE", "1")) < 2 or dist.is_initialized():
+        return device
+    cuda = device.startswith("cuda") or (device == "auto" and torch.cuda.is_available())
+    if cuda:
+        device = f"cuda:{os.environ['LOCAL_RANK']}"
+        torch.cuda.set_device(device)
+    dist.init_process_group("nccl" if cuda else "gloo", timeout=timedelta(minutes=10))
+    return device
+
+
+@torch.no_grad()
+def average_buffers(module: torch.nn.Module) -> None:
+    """Give every process the mean of all processes' batch-norm statistics, so that they stay one model."""
+    if world_size() == 1:
+        return
+    layers = [m for m in module.modules() if isinstance(m, torch.nn.modules.batchnorm._BatchNorm)]
+    buffers = [b for layer in layers for b in (layer.running_mean, layer.running_var) if b is not None]
+    if not buffers:
+        return
+    flat = torch.cat([b.reshape(-1) for b in buffers])
+    dist.all_reduce(flat)
+    flat /= world_size()
+    for b, part in zip(buffers, flat.split([b.numel() for b in buffers])):
+        b.copy_(part.view_as(b))
 
 
 def world_size() -> int:

@@ -8,7 +8,8 @@ from torch import Tensor
 from tqdm import tqdm
 
 from tllib_ext.methods.base import Batch, Method
-from tllib_ext.training.players import Players
+from tllib_ext.training.distributed import average_buffers, rank
+from tllib_ext.training.players import NonFiniteLoss, Players
 
 __all__ = ["Meter", "fit"]
 
@@ -32,6 +33,14 @@ class Meter:
         self.__init__()
         return means
 
+    def state_dict(self) -> Dict[str, Any]:
+        """For the checkpoint."""
+        return {"sums": dict(self._sums), "counts": dict(self._counts)}
+
+    def load_state_dict(self, state: Dict[str, Any]) -> None:
+        """Undo :meth:`state_dict`."""
+        self._sums, self._counts = dict(state["sums"]), dict(state["counts"])
+
 
 def fit(
     method: Method,
@@ -41,7 +50,9 @@ def fit(
     steps: range,
     seed: int = 0,
     autocast: Callable[[], AbstractContextManager] = nullcontext,
-    after_step: Optional[Callable[[int, Meter, Any], None]] = None,
+    after_step: Optional[Callable[[int], None]] = None,
+    meter: Optional[Meter] = None,
+    on_nonfinite: Optional[Callable[[NonFiniteLoss], None]] = None,
     log_every: int = 20,
     progress: Optional[bool] = None,
 ) -> None:
@@ -54,19 +65,28 @@ def fit(
         steps (range): e.g. ``range(0, 5001)``
         seed (int): with the step, of dropout and any other chance inside the method
         autocast (callable): a fresh precision context per step
-        after_step (callable, optional): ``(step, meter, bar)``: evaluation, checkpoints, records
+        after_step (callable, optional): called with the number of finished steps: evaluation, checkpoints, signals
+        meter (Meter, optional): collects what ``update`` returns, for whoever reads it
+        on_nonfinite (callable, optional): told of a loss that is not finite; raises, or returns to drop that step
         log_every (int): how often the progress bar asks the device for its numbers
         progress (bool, optional): False hides the bar; None hides it where nobody watches
     """
     method.train()
-    shown, meter = Meter(), Meter()
+    shown, meter = Meter(), meter if meter is not None else Meter()
     disable = None if progress is None else not progress
     with tqdm(total=steps.stop, initial=steps.start, unit="step", disable=disable, dynamic_ncols=True) as bar:
         for step, batch_s, batch_t in zip(steps, source, target):
             play.begin(step)
-            torch.manual_seed(seed * 1_000_003 + step)
-            with autocast():
-                values = method.update(batch_s, batch_t, step, play)
+            torch.manual_seed((seed * 1_000_003 + step) * 64 + rank() % 64)
+            try:
+                with autocast():
+                    values = method.update(batch_s, batch_t, step, play)
+            except NonFiniteLoss as error:
+                if on_nonfinite is None:
+                    raise
+                on_nonfinite(error)
+                values = {}
+            average_buffers(method)
             meter.add(values)
             if not bar.disable:
                 shown.add(values)
@@ -74,4 +94,5 @@ def fit(
                 if (step + 1) % log_every == 0:
                     bar.set_postfix({name: f"{value:.3f}" for name, value in shown.read().items()}, refresh=False)
             if after_step is not None:
-                after_step(step, meter, bar)
+                after_step(step + 1)
+    play.settle()

@@ -1,7 +1,7 @@
 """Who steps: the one place for backward, scaling, averaging over processes, the step itself and the finite check."""
 
 import math
-from typing import Any, Callable, Dict, List, Mapping, Optional
+from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 
 import torch
 import torch.distributed as dist
@@ -13,7 +13,11 @@ __all__ = ["Players", "NonFiniteLoss", "inverse_decay"]
 
 
 class NonFiniteLoss(RuntimeError):
-    """A loss term became NaN or infinite; the message names the term."""
+    """A loss term became NaN or infinite; says which, and at which step."""
+
+    def __init__(self, term: str, step: int, value: float = math.nan, more: str = ""):
+        super().__init__(f"loss term {term!r} is {value} at step {step}{more}")
+        self.term, self.step, self.value = term, step, value
 
 
 def inverse_decay(progress: float) -> float:
@@ -46,6 +50,9 @@ class Players:
         True
     """
 
+    #: on CUDA, losses are looked at in groups of this many descents.
+    CHECK_EVERY = 64
+
     def __init__(
         self,
         groups: Dict[str, List[Dict[str, Any]]],
@@ -59,6 +66,9 @@ class Players:
     ):
         self.lr, self.total_steps, self.scaler, self.schedule = lr, max(1, total_steps), scaler, schedule
         self.step = 0
+        #: look at every loss before stepping, even where that means waiting for the device
+        self.check_at_once = False
+        self._suspended: List[Tuple[int, Tuple[str, ...], Tensor]] = []
         self.optimisers: Dict[str, torch.optim.SGD] = {}
         for name, player in groups.items():
             player = [dict(group, params=list(group["params"]), lr_mult=group.get("lr_mult", 1.0)) for group in player]
@@ -115,9 +125,22 @@ class Players:
         return lambda: event.synchronize() or bool(host)
 
     def _check_finite(self, terms: Mapping[str, Tensor]) -> None:
-        for name, value in terms.items():
-            if value.device.type == "cpu" and not math.isfinite(float(value.detach())):
-                raise NonFiniteLoss(f"term {name!r} is {float(value.detach())} at step {self.step}")
+        values = torch.stack([value.detach().float() for value in terms.values()])
+        if world_size() > 1:
+            # All processes must agree to stop, or the others would wait for this one for ever.
+            dist.all_reduce(values)
+        if values.device.type == "cuda" and not self.check_at_once:
+            self._suspended.append((self.step, tuple(terms), values))
+            if len(self._suspended) >= self.CHECK_EVERY:
+                self.settle()
+        else:
+            _raise_non_finite(self.step, tuple(terms), values)
+
+    def settle(self) -> None:
+        """Look at the losses whose check was put off so as not to wait for the device."""
+        pending, self._suspended = self._suspended, []
+        for step, names, values in pending:
+            _raise_non_finite(step, names, values)
 
     def state_dict(self) -> Dict[str, Any]:
         """Momentum and scaler; the schedule follows from the step."""
@@ -130,6 +153,12 @@ class Players:
             optimiser.load_state_dict(state["optimisers"][name])
         if self.scaler is not None and state["scaler"] is not None:
             self.scaler.load_state_dict(state["scaler"])
+
+
+def _raise_non_finite(step: int, names: Tuple[str, ...], values: Tensor) -> None:
+    for name, value in zip(names, values.tolist()):
+        if not math.isfinite(value):
+            raise NonFiniteLoss(name, step, value)
 
 
 def _average(params: List[Tensor], grads: Any) -> List[Tensor]:

@@ -2,6 +2,7 @@
 
 import argparse
 import dataclasses
+import time
 from pathlib import Path
 from typing import Any, Dict, Optional
 
@@ -13,14 +14,16 @@ from tllib_ext.cli import method_options
 from tllib_ext.errors import UserError
 from tllib_ext.evaluation.files import write_predictions
 from tllib_ext.training.audit import Audit
-from tllib_ext.training.checkpoint import load_model, save_checkpoint, save_model
+from tllib_ext.training.checkpoint import load_checkpoint, load_model, save_checkpoint, save_model
 from tllib_ext.training.context import Context
-from tllib_ext.training.distributed import rank, world_size
+from tllib_ext.training.distributed import gather_objects, rank, start, world_size
 from tllib_ext.training.domain import Steps
 from tllib_ext.training.fit import Meter, fit
-from tllib_ext.training.players import Players
+from tllib_ext.training.players import NonFiniteLoss, Players
+from tllib_ext.training.precision import Precision
 from tllib_ext.training.predict import evaluate_domain, features_of
 from tllib_ext.training.recorder import Recorder
+from tllib_ext.training.session import Lock, Stopper, StopRequested, differences, read_config
 from tllib_ext.training.setup import Parts, build, method_class, parse_hparams
 from tllib_ext.vision.datasets.sampling import BalancedBatches, ShuffledBatches
 
@@ -32,6 +35,7 @@ def run_from_args(args: argparse.Namespace) -> int:
     if args.list_hp:
         print(hparams_table(args))
         return 0
+    args.device = start(args.device)
     if args.phase == "test":
         return _test(args)
     train(build(args))
@@ -56,7 +60,8 @@ def run_folder(args: argparse.Namespace) -> Path:
             raise UserError(f"{folder} holds a finished run: add --overwrite, or choose another --log")
         return folder
     noise = "clean" if args.noise == "none" else f"{Path(args.noise).stem}_{args.rate:g}"
-    parts = [args.data.replace(":", "-"), f"{args.source}2{args.target}", noise, args.method.replace(":", "-"), f"seed{args.seed}"]
+    task = f"{args.source}2{args.target}"
+    parts = [args.data.replace(":", "-"), task, noise, args.method.replace(":", "-"), f"seed{args.seed}"]
     folder, number = Path("runs") / "_".join(parts), 1
     while (folder / "results.json").exists():
         number += 1
@@ -65,51 +70,159 @@ def run_folder(args: argparse.Namespace) -> Path:
 
 
 def train(parts: Parts) -> Dict[str, Any]:
-    """Train, evaluate, write the run folder; returns ``results.json``."""
-    args, method = parts.args, parts.method
-    folder = run_folder(args)
-    recorder = Recorder(folder, active=rank() == 0)
-    say = tqdm.write if rank() == 0 else (lambda text: None)
-    say(_head(parts, folder))
-    recorder.start(parts.config())
-    method.audit = Audit(len(parts.noisy), parts.data.split.num_source, parts.device)
-    method.prepare(_context(parts))
-    play = Players(method.players(), args.lr, args.steps)
-    samplers = (
-        BalancedBatches(parts.noisy.targets, args.batch_size * world_size(), args.seed),
-        ShuffledBatches(len(parts.target), args.batch_size * world_size(), args.seed),
-    )
-    best: Dict[str, Any] = {}
-    last: Dict[str, Any] = {}
+    """Train, evaluate, write the run folder; returns ``results.json``.
 
-    def after_step(step: int, meter: Meter, bar: Any) -> None:
-        done = step + 1
-        if done % args.eval_every and done != args.steps:
+    An unfinished run of the same settings in the folder goes on where its last checkpoint stands.
+    """
+    # One process decides: the others could see a folder that the first has just made.
+    folder = gather_objects(run_folder(parts.args))[0]
+    lock = Lock(folder) if rank() == 0 else None
+    try:
+        with Stopper() as stopper:
+            return _Training(parts, folder, stopper).run()
+    finally:
+        if lock is not None:
+            lock.release()
+
+
+class _Training:
+    """The state that lives for one call of :func:`train`."""
+
+    def __init__(self, parts: Parts, folder: Path, stopper: Stopper):
+        args, method = parts.args, parts.method
+        self.parts, self.args, self.method, self.folder, self.stopper = parts, args, method, folder, stopper
+        self.precision = Precision(args.precision, parts.device)
+        self.say = tqdm.write if rank() == 0 else (lambda text: None)
+        self.recorder = Recorder(folder, active=rank() == 0)
+        state = gather_objects(self._unfinished() if rank() == 0 else None)[0]
+        self.say(_head(parts, folder))
+        method.audit = Audit(len(parts.noisy), parts.data.split.num_source, parts.device)
+        method.prepare(_context(parts))
+        self.play = Players(method.players(), args.lr, args.steps, scaler=self.precision.scaler)
+        self.play.check_at_once = args.on_nonfinite == "skip"
+        self.meter, self.start, self.skipped = Meter(), 0, 0
+        self.last: Dict[str, Any] = {}
+        self.saved_at = time.monotonic()
+        if state is None:
+            self.recorder.start(parts.config())
+        else:
+            self._restore(state)
+
+    def _unfinished(self) -> Optional[Dict[str, Any]]:
+        """The checkpoint to go on from, after making sure that it belongs to this run."""
+        args, config = self.args, read_config(self.folder)
+        if args.overwrite or config is None:
+            if args.resume:
+                raise UserError(f"--resume: there is no run in {self.folder} to go on with")
+            if self.folder.exists():
+                for name in ("results.json", "results.jsonl", "checkpoints/last.pt"):
+                    (self.folder / name).unlink(missing_ok=True)
+            return None
+        changed = differences(config, self.parts.config())
+        if changed:
+            raise UserError(f"{self.folder} holds another, unfinished run ({'; '.join(changed[:3])}): choose another --log, or --overwrite")
+        state = load_checkpoint(self.folder)
+        if state is None and args.resume:
+            raise UserError(f"--resume: {self.folder} has no checkpoint yet; leave out --resume to start it anew")
+        return state
+
+    def _restore(self, state: Dict[str, Any]) -> None:
+        self.method.load_state_dict(state["method"])
+        self.play.load_state_dict(state["play"])
+        self.meter.load_state_dict(state["meter"])
+        if rank() == 0:  # the audit was saved as everybody's sum
+            self.method.audit.load_state_dict(state["audit"])
+        self.start, self.skipped = state["step"], state["skipped"]
+        self.recorder.keep_until(self.start)
+        self.say(f"going on at step {self.start} of {self.args.steps} from {self.folder / 'checkpoints' / 'last.pt'}")
+
+    def save(self, done: int, name: str = "last") -> None:
+        """Write a checkpoint; every process takes part."""
+        audit = self.method.audit.merged().state_dict()
+        if rank() == 0:
+            state = {"step": done, "method": self.method.state_dict(), "play": self.play.state_dict(), "audit": audit,
+                     "meter": self.meter.state_dict(), "skipped": self.skipped}  # fmt: skip
+            save_checkpoint(self.folder, state, self.args.keep, name)
+        self.saved_at = time.monotonic()
+
+    def run(self) -> Dict[str, Any]:
+        """The loop, then the outputs."""
+        args, parts = self.args, self.parts
+        batch = args.batch_size * world_size()
+        samplers = (BalancedBatches(parts.noisy.targets, batch, args.seed), ShuffledBatches(len(parts.target), batch, args.seed))
+        steps = range(self.start, args.steps)
+        feeds = [domain.train_batches(Steps(sampler, steps.start, steps.stop, rank(), world_size()))
+                 for domain, sampler in zip((parts.source, parts.target), samplers)]  # fmt: skip
+        fit(self.method, self.play, *feeds, steps, args.seed, self.precision.autocast, self.after_step, self.meter,
+            lambda error: self.nonfinite(error, samplers))  # fmt: skip
+        if not self.last:  # the run had died between its last checkpoint and its results
+            prediction, report = evaluate_domain(self.method, parts.target)
+            self.last = {"prediction": prediction, "report": report, "record": self.recorder.lines()[-1]}
+        results = self.results()
+        if rank() == 0:
+            _write_outputs(parts, self.folder, self.last)
+        self.recorder.finish(results)
+        self.say(_tail(self.last["report"], results, self.folder))
+        return results
+
+    def after_step(self, done: int) -> None:
+        """Evaluation, checkpoint, signals, in this order."""
+        args = self.args
+        minutes = (time.monotonic() - self.saved_at) / 60
+        stop = self.stop_signal(done)
+        if done % args.eval_every == 0 or done == args.steps:
+            self.evaluate(done)
+        # After the evaluation: a run that dies in between makes it again from the checkpoint before.
+        if done % args.checkpoint_every == 0 or done == args.steps or stop or minutes > args.checkpoint_minutes:
+            self.save(done)
+        if stop:
+            raise StopRequested(stop, f"stopped after step {done}, saved in {self.folder}; the same command goes on from there")
+
+    def stop_signal(self, done: int) -> Optional[int]:
+        """The signal that asked for a stop; with several processes they agree on it every ten steps."""
+        if world_size() == 1:
+            return self.stopper.signal
+        if done % 10:
+            return None
+        return max((number or 0 for number in gather_objects(self.stopper.signal)), default=0) or None
+
+    def nonfinite(self, error: NonFiniteLoss, samplers: Any) -> None:
+        """Save the state for a look and stop, or (``--on-nonfinite skip``) count and go on for a while."""
+        self.skipped += 1
+        paths = [self.parts.noisy.path(i) for i in samplers[0](error.step)[:3]]
+        if self.args.on_nonfinite == "skip" and self.skipped <= max(10, self.args.steps // 100):
+            self.say(f"step {error.step} dropped: {error} (number {self.skipped})")
             return
-        prediction, report = evaluate_domain(method, parts.target)
-        record = {"step": done, **{f"train_{name}": value for name, value in meter.read().items()}}
+        self.save(error.step, "nonfinite")
+        more = f"; source images {', '.join(paths)}, …; state saved in {self.folder / 'checkpoints' / 'nonfinite.pt'}"
+        raise NonFiniteLoss(error.term, error.step, error.value, more)
+
+    def evaluate(self, done: int) -> None:
+        """One evaluation of the whole target."""
+        prediction, report = evaluate_domain(self.method, self.parts.target)
+        record = {"step": done, **{f"train_{name}": value for name, value in self.meter.read().items()}}
         if report is not None:
             record.update(report.flat())
-            if not best or report.os > best["os"]:
-                best.update(os=report.os, step=done)
         else:
             record["predicted_unknown"] = float(np.mean(prediction.unknown))
-        recorder.evaluation(record)
-        say(_progress_line(record))
-        last.update(prediction=prediction, report=report, record=record)
+        self.recorder.evaluation(record)
+        self.say(_progress_line(record))
+        self.last = {"prediction": prediction, "report": report, "record": record}
 
-    steps = range(0, args.steps)
-    feeds = [domain.train_batches(Steps(sampler, steps.start, steps.stop, rank(), world_size()))
-             for domain, sampler in zip((parts.source, parts.target), samplers)]  # fmt: skip
-    fit(method, play, *feeds, steps, args.seed, after_step=after_step)
-    results = _results(parts, last, best)
-    if rank() == 0:
-        state = {"step": args.steps, "method": method.state_dict(), "play": play.state_dict(), "audit": method.audit.state_dict()}
-        save_checkpoint(folder, state)
-        _write_outputs(parts, folder, last)
-    recorder.finish(results)
-    say(_tail(last["report"], results, folder))
-    return results
+    def results(self) -> Dict[str, Any]:
+        """``results.json``: the last evaluation, flat; the best one on target labels only under the name oracle."""
+        args, noisy = self.args, self.parts.noisy
+        keys = ("method", "preset", "data", "source", "target", "split", "noise", "rate", "noise_mode", "noise_seed", "seed",
+                "steps", "batch_size", "lr", "arch", "freeze_backbone", "precision")  # fmt: skip
+        results = {key: getattr(args, key) for key in keys}
+        results.update(realised_rate=noisy.realised_rate, realised_transition=noisy.realised_transition.tolist())
+        results.update({key: value for key, value in self.last["record"].items() if key != "step"})
+        results.update(processes=world_size(), skipped_steps=self.skipped)
+        scored = [line for line in self.recorder.lines() if line.get("os") is not None]
+        if scored:
+            best = max(scored, key=lambda line: line["os"])
+            results.update(oracle_os=best["os"], oracle_step=best["step"])
+        return results
 
 
 def _context(parts: Parts) -> Context:
@@ -130,14 +243,16 @@ def _head(parts: Parts, folder: Path) -> str:
     matrix = noisy.realised_transition
     spread = f"diagonal of the realised matrix {matrix.diagonal().min():.2f} to {matrix.diagonal().max():.2f}"
     parameters = sum(p.numel() for p in parts.method.parameters())
-    given = "no simulated noise" if args.noise == "none" else f"{args.noise} {args.rate:g} ({args.noise_mode}, seed {args.noise_seed})"
+    draw = f"{args.noise} {args.rate:g} ({args.noise_mode}, seed {args.noise_seed})"
+    seen = args.steps * args.batch_size * world_size()
+    wrong = f"{noisy.is_flipped.sum()} of {len(noisy)} labels wrong, {noisy.realised_rate:.2%}; {spread}"
     return "\n".join([
         f"{args.method} on {args.data}: {parts.data.source_name} ({len(parts.source)} images) to "
         f"{parts.data.target_name} ({len(parts.target)} images{'' if parts.target.view.targets is not None else ', unlabelled'})",
         parts.data.split.table(),
-        f"label noise: {given}; {noisy.is_flipped.sum()} of {len(noisy)} labels wrong, {noisy.realised_rate:.2%}; {spread}",
-        f"{args.steps} steps of {args.batch_size} + {args.batch_size}: {args.steps * args.batch_size / len(parts.source):.1f} passes "
-        f"over the source, {args.steps * args.batch_size / len(parts.target):.1f} over the target; {parameters:,} parameters on {parts.device}",
+        "label noise: none simulated" if args.noise == "none" else f"label noise: {draw}; {wrong}",
+        f"{args.steps} steps of {args.batch_size} + {args.batch_size}: {seen / len(parts.source):.1f} passes over the source, "
+        f"{seen / len(parts.target):.1f} over the target; {parameters:,} parameters on {parts.device}",
         f"files: {folder}",
     ])  # fmt: skip
 
@@ -146,18 +261,6 @@ def _progress_line(record: Dict[str, Any]) -> str:
     names = ("train_loss", "train_kept", "train_known", "os", "os_star", "unk", "h_score", "auroc", "predicted_unknown")
     shown = [f"{name.removeprefix('train_')} {record[name]:.3f}" for name in names if record.get(name) is not None]
     return f"step {record['step']:>5}  " + "  ".join(shown)
-
-
-def _results(parts: Parts, last: Dict[str, Any], best: Dict[str, Any]) -> Dict[str, Any]:
-    args = parts.args
-    keys = ("method", "preset", "data", "source", "target", "split", "noise", "rate", "noise_mode", "noise_seed", "seed", "steps",
-            "batch_size", "lr", "arch", "freeze_backbone")  # fmt: skip
-    results = {key: getattr(args, key) for key in keys}
-    results.update(realised_rate=parts.noisy.realised_rate, realised_transition=parts.noisy.realised_transition.tolist())
-    results.update({k: v for k, v in last["record"].items() if k != "step"})
-    if best:
-        results.update(oracle_os=best["os"], oracle_step=best["step"])
-    return results
 
 
 def _write_outputs(parts: Parts, folder: Path, last: Dict[str, Any]) -> None:
@@ -180,7 +283,8 @@ def _tail(report: Optional[Any], results: Dict[str, Any], folder: Path) -> str:
     if report is None:
         share = results["predicted_unknown"]
         return f"the target is unlabelled: {share:.1%} of its images were called unknown; see predictions.csv\n{files}"
-    return f"{report.table()}\nlast step; best step on target labels (oracle): OS {results['oracle_os']:.3f} at step {results['oracle_step']}\n{files}"
+    best = f"OS {results['oracle_os']:.3f} at step {results['oracle_step']}"
+    return f"{report.table()}\nthe numbers are of the last step; best step on target labels (oracle): {best}\n{files}"
 
 
 def _test(args: argparse.Namespace) -> int:

@@ -13,11 +13,11 @@ from tllib_ext.errors import UserError, closest
 from tllib_ext.methods import METHODS
 from tllib_ext.methods.base import Method
 from tllib_ext.modules.heads import FeatureBottleneck
-from tllib_ext.training.distributed import rank, world_size
+from tllib_ext.training.distributed import gather_objects, rank, world_size
 from tllib_ext.training.domain import Domain
 from tllib_ext.training.predict import features_of
 from tllib_ext.vision.datasets.catalog import Data, cache_dir, open_data
-from tllib_ext.vision.datasets.frozen import cached_array, files_digest, state_digest
+from tllib_ext.vision.datasets.frozen import files_digest, read_cached, state_digest, write_cached
 from tllib_ext.vision.datasets.noisy import NoisyLabels
 from tllib_ext.vision.datasets.pixels import open_pixels
 from tllib_ext.vision.datasets.sampling import ShuffledBatches
@@ -94,7 +94,8 @@ def build(args: argparse.Namespace) -> Parts:
     device = pick_device(args.device)
     data = open_data(args.root, args.data, args.source, args.target, args.split, args.download, args.allow_outside)
     _fill_defaults(args, data)
-    noisy = NoisyLabels(UniversalView(data.source, data.split, "source"), args.noise, args.rate, args.noise_seed, args.noise_mode)
+    source_view = UniversalView(data.source, data.split, "source")
+    noisy = NoisyLabels(source_view, args.noise, args.rate, args.noise_seed, args.noise_mode)
     target_view = UniversalView(data.target, data.split, "target")
     for name, size in ((data.source_name, len(noisy)), (data.target_name, len(target_view))):
         try:
@@ -115,6 +116,7 @@ def _fill_defaults(args: argparse.Namespace, data: Data) -> None:
     args.noise = args.noise or ("pair" if glyphs else "none")
     args.steps = args.steps or (300 if glyphs else 1000 if frozen else 5001)
     args.eval_every = args.eval_every or max(1, args.steps // 10)
+    args.checkpoint_every = args.checkpoint_every or max(1, args.steps // 10)
     if data.is_features:
         if args.freeze_backbone or args.arch:
             raise UserError("-d features has no backbone: leave out -a and --freeze-backbone")
@@ -123,7 +125,9 @@ def _fill_defaults(args: argparse.Namespace, data: Data) -> None:
         args.weights = "none" if args.scratch else args.weights
 
 
-def _inputs(args: argparse.Namespace, data: Data, noisy: NoisyLabels, target_view: UniversalView, device: torch.device) -> Any:
+def _inputs(
+    args: argparse.Namespace, data: Data, noisy: NoisyLabels, target_view: UniversalView, device: torch.device
+) -> Any:
     if data.is_features:
         source, target = Domain(noisy, device, show_labels=True), Domain(target_view, device)
         return source, target, FeatureBottleneck(_width(source), args.bottleneck), None
@@ -136,13 +140,20 @@ def _inputs(args: argparse.Namespace, data: Data, noisy: NoisyLabels, target_vie
     digest = state_digest(frozen)
     for domain, name in ((source, data.source_name), (target, data.target_name)):
         key = f"features 1 {args.arch} {digest} {data.resize} {data.crop} {files_digest(domain.view.paths)}"
-        domain.use_features(torch.from_numpy(_shared(key, lambda d=domain, n=name: features_of(frozen, d, 64, f"features of {n}").numpy())))
+        features = _extract(key, frozen, domain, f"features of {name}")
+        domain.use_features(torch.from_numpy(features))
     return source, target, FeatureBottleneck(frozen.out_features, args.bottleneck), frozen
 
 
-def _shared(key: str, make: Any) -> np.ndarray:
-    # Every process computes its share of absent features (make is collective), so all must agree on whether to.
-    return cached_array(cache_dir() / "features", key, make, write=rank() == 0)
+def _extract(key: str, frozen: nn.Module, domain: Domain, title: str) -> np.ndarray:
+    folder = cache_dir() / "features"
+    features = read_cached(folder, key)
+    # Extraction is shared out among the processes: all take part, even if some of them have the file.
+    if not all(found is not None for found in gather_objects(None if features is None else True)):
+        features = features_of(frozen, domain, 64, title).numpy()
+        if rank() == 0:
+            write_cached(folder, key, features)
+    return features
 
 
 def _images(args: argparse.Namespace, data: Data, view: Any, number: int) -> Any:

@@ -236,7 +236,7 @@ def _features(root: str, source: str, target: str) -> Data:
     sets = [FeatureList(os.path.join(root, f"{d}.npz")) for d in (first, second)]
     widths = [dataset.features.shape[1] for dataset in sets]
     if widths[0] != widths[1]:
-        raise UserError(f"features of {first} have {widths[0]} columns, those of {second} {widths[1]}: expected the same backbone")
+        raise UserError(f"features of {first} are {widths[0]} wide, those of {second} {widths[1]}: expected one backbone")
     return Data("features", first, second, *sets, split=_split_by_classes(sets[0], sets[1]))
 
 

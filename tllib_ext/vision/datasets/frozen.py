@@ -3,7 +3,7 @@
 import hashlib
 import os
 from pathlib import Path
-from typing import Any, Iterable
+from typing import Iterable, Optional
 
 import numpy as np
 import torch
@@ -11,7 +11,7 @@ from torch import nn
 
 from tllib_ext.files import whole_file
 
-__all__ = ["state_digest", "files_digest", "cached_array"]
+__all__ = ["state_digest", "files_digest", "read_cached", "write_cached"]
 
 
 def state_digest(module: nn.Module) -> str:
@@ -36,22 +36,27 @@ def files_digest(paths: Iterable[str]) -> str:
     return digest.hexdigest()
 
 
-def cached_array(folder: Path, key: str, make: Any, write: bool = True) -> np.ndarray:
-    """The array stored under ``key``, or what ``make()`` returns, stored for the next time.
+def _file(folder: Path, key: str) -> Path:
+    return folder / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.npy"
+
+
+def read_cached(folder: Path, key: str) -> Optional[np.ndarray]:
+    """The array stored under ``key``; None if there is none, or it was damaged from outside.
 
     Examples::
 
         >>> import tempfile; folder = Path(tempfile.mkdtemp())
-        >>> cached_array(folder, "k", lambda: np.ones(2)).tolist(), cached_array(folder, "k", None).tolist()
-        ([1.0, 1.0], [1.0, 1.0])
+        >>> read_cached(folder, "k"); write_cached(folder, "k", np.ones(2)); read_cached(folder, "k").tolist()
+        [1.0, 1.0]
     """
-    file = folder / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.npy"
     try:
-        return np.load(file, allow_pickle=False)
-    except (OSError, ValueError):
-        array = make()  # absent, or damaged from outside: make it (again)
-    if write:
-        folder.mkdir(parents=True, exist_ok=True)
-        with whole_file(file) as draft, open(draft, "wb") as stream:
-            np.save(stream, array)
-    return array
+        return np.load(_file(folder, key), allow_pickle=False)
+    except (OSError, ValueError, EOFError):
+        return None
+
+
+def write_cached(folder: Path, key: str, array: np.ndarray) -> None:
+    """Store an array under ``key``."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with whole_file(_file(folder, key)) as draft, open(draft, "wb") as stream:
+        np.save(stream, array)

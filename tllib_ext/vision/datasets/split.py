@@ -41,6 +41,8 @@ class LabelSplit:
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise UserError(f"a class stands in two parts of the split: {', '.join(twice)}")
+        if {"", "unknown"} & set(self.source_classes):
+            raise UserError("a source class has no name or is called 'unknown', which stands for every other class: rename it")
         if self.num_source < 2:
             raise UserError(f"a classifier needs at least 2 source classes, the split has {self.num_source}")
 

@@ -56,7 +56,8 @@ class UniversalView:
             names = split.source_classes
             empty = [names[k] for k in np.flatnonzero(np.bincount(self.targets, minlength=len(names)) == 0)]
             if empty:
-                raise UserError(f"no source image of: {', '.join(empty[:8])}{' …' if len(empty) > 8 else ''}; check -s and --split")
+                some = ", ".join(empty[:8]) + (" …" if len(empty) > 8 else "")
+                raise UserError(f"no source image of: {some}; check -s and --split")
         if not len(self.indices):
             raise UserError("no target image belongs to the split; check -t and --split")
 

@@ -1,0 +1,100 @@
+"""A run folder while somebody works in it: the lock, the signals, and whether to go on where it stopped."""
+
+import fcntl
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any, Dict, List, Optional
+
+from tllib_ext.errors import UserError
+
+__all__ = ["Lock", "Stopper", "StopRequested", "differences", "read_config"]
+
+#: flags that do not change what a run computes.
+FREE = {"command", "log", "overwrite", "resume", "workers", "cache", "device", "phase", "config", "download", "list_hp",
+        "checkpoint_every", "checkpoint_minutes", "keep", "no_report", "quiet", "check", "root"}  # fmt: skip
+
+
+class StopRequested(Exception):
+    """A signal asked the run to stop and its state is saved; ``code`` is the exit code."""
+
+    def __init__(self, number: int, message: str):
+        super().__init__(message)
+        self.code = 128 + number
+
+
+class Lock:
+    """Holds ``FOLDER/.lock`` for this process; a second run in the same folder is an error. Ends with the process."""
+
+    def __init__(self, folder: Path):
+        folder.mkdir(parents=True, exist_ok=True)
+        self._file = open(folder / ".lock", "w")
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            self._file.close()
+            raise UserError(f"{folder} is in use by another run: wait for it, or choose another --log") from None
+
+    def release(self) -> None:
+        """Let others in."""
+        self._file.close()
+
+
+class Stopper:
+    """Notices SIGINT and SIGTERM so that the loop can finish its step; a second signal stops at once.
+
+    Examples::
+
+        >>> with Stopper() as stop:
+        ...     os.kill(os.getpid(), signal.SIGTERM)
+        ...     stop.signal == signal.SIGTERM
+        True
+    """
+
+    def __init__(self) -> None:
+        self.signal: Optional[int] = None
+        self._before: Dict[int, Any] = {}
+
+    def __enter__(self) -> "Stopper":
+        for number in (signal.SIGINT, signal.SIGTERM):
+            try:
+                self._before[number] = signal.signal(number, self._note)
+            except ValueError:  # not the main thread (a notebook's worker): signals are somebody else's
+                break
+        return self
+
+    def _note(self, number: int, frame: Any) -> None:
+        if self.signal is not None:
+            os._exit(128 + number)
+        self.signal = number
+
+    def __exit__(self, *exc: Any) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+
+def read_config(folder: Path) -> Optional[Dict[str, Any]]:
+    """``config.json`` of a run folder, None if there is none."""
+    try:
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise UserError(f"cannot read {folder / 'config.json'}: {error}") from None
+    if not isinstance(config, dict):
+        raise UserError(f"{folder / 'config.json'} is not a run's configuration")
+    return config
+
+
+def differences(old: Dict[str, Any], new: Dict[str, Any]) -> List[str]:
+    """Settings that make two configurations different runs, as text.
+
+    Examples::
+
+        >>> differences({"lr": 0.1, "workers": 2}, {"lr": 0.2, "workers": 4})
+        ['lr 0.1 -> 0.2']
+    """
+    new = json.loads(json.dumps(new))
+    keys = sorted((set(old) | set(new)) - FREE)
+    return [f"{key} {old.get(key)} -> {new.get(key)}" for key in keys if old.get(key) != new.get(key)]

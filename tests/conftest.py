@@ -1,0 +1,76 @@
+"""Shared fixtures: small data on disk, and the example scripts as functions."""
+
+import importlib.util
+import os
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # small tensors: threads cost more than they give
+
+ROOT = Path(__file__).resolve().parents[1]
+SHARED = ROOT.parent / "shared"
+
+
+def load_example(name):
+    """``examples/NAME.py`` as a module."""
+    spec = importlib.util.spec_from_file_location(f"example_{name}", ROOT / "examples" / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def run_example(monkeypatch, capfd, tmp_path):
+    """``run_example(name, *words)`` -> (exit code, stdout, stderr), in an empty working folder."""
+    from tllib_ext.cli import guarded
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TLLIB_EXT_CACHE", str(tmp_path / "cache"))
+
+    def run(name, *words):
+        monkeypatch.setattr(sys, "argv", [f"{name}.py", *map(str, words)])
+        capfd.readouterr()
+        try:
+            code = guarded(load_example(name).main)
+        except SystemExit as error:
+            code = error.code
+        out, err = capfd.readouterr()
+        return code, out, err
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def feature_root(tmp_path_factory):
+    """Three domains of blobs in 8 dimensions, six classes, as ``.npz`` files."""
+    root, rng = tmp_path_factory.mktemp("features"), np.random.default_rng(0)
+    centres = rng.normal(size=(6, 8)) * 2
+    names = np.array(["ant", "bee", "cat", "dog", "eel", "fox"])
+    for shift, domain in enumerate(["alpha", "beta", "gamma"]):
+        labels = np.repeat(np.arange(6), 12)
+        features = centres[labels] + 0.4 * rng.normal(size=(72, 8)) + 0.3 * shift
+        paths = np.array([f"{domain}/{names[y]}/{i}.png" for i, y in enumerate(labels)])
+        np.savez(root / f"{domain}.npz", features=features.astype(np.float32), labels=labels, classes=names, paths=paths)
+    return root
+
+
+@pytest.fixture(scope="session")
+def image_root(tmp_path_factory):
+    """Two domains of coloured squares in class folders, and one without classes."""
+    from PIL import Image
+
+    root, rng = tmp_path_factory.mktemp("images"), np.random.default_rng(0)
+    colours = {"red": (200, 30, 30), "green": (30, 200, 30), "blue": (30, 30, 200), "grey": (120, 120, 120)}
+    for domain, classes in (("photo", ("red", "green", "blue")), ("sketch", ("red", "green", "grey"))):
+        for name in classes:
+            (root / domain / name).mkdir(parents=True)
+            for i in range(8):
+                pixels = np.array(colours[name]) + rng.integers(-25, 25, (20, 24, 3))
+                Image.fromarray(pixels.clip(0, 255).astype(np.uint8)).save(root / domain / name / f"{i}.png")
+    (root / "new").mkdir()
+    for i in range(6):
+        Image.fromarray(rng.integers(0, 255, (20, 24, 3)).astype(np.uint8)).save(root / "new" / f"{i}.png")
+    return root

@@ -23,7 +23,7 @@ class Round:
 
 
 def expected_counts(r: np.ndarray, bounds: np.ndarray) -> np.ndarray:
-    r"""Expected counts :math:`C_{kj}=\sum_{i:\tilde y_i=j} r_{ik}`; samples are sorted by label, ``bounds`` are the cuts."""
+    r"""Expected counts :math:`C_{kj}=\sum_{i:\tilde y_i=j} r_{ik}` of samples sorted by label and cut at ``bounds``."""
     return np.add.reduceat(r, bounds[:-1], axis=0, dtype=np.float64).T
 
 
@@ -38,8 +38,8 @@ def _pooled(counts: np.ndarray) -> np.ndarray:
 def transition_from_counts(counts: np.ndarray, discount: float) -> np.ndarray:
     r"""The matrix Q from expected counts, by absolute discounting towards the pooled (symmetric) matrix.
 
-    With :math:`D_{kj}=\min(C_{kj},\delta)` off the diagonal (0 on it), :math:`n_k=\sum_j C_{kj}` and P the matrix with one
-    shared rate,
+    With :math:`D_{kj}=\min(C_{kj},\delta)` off the diagonal (0 on it), :math:`n_k=\sum_j C_{kj}` and P the matrix with
+    one shared rate,
 
     .. math::
         Q_{kj} = \frac{C_{kj} - D_{kj} + (\epsilon + \sum_l D_{kl}) P_{kj}}{n_k + \epsilon}.

@@ -1,10 +1,10 @@
-r"""From backbone features to the space the label model works in: partially whitened principal components on the sphere."""
+r"""From backbone features to the space the label model works in: partly whitened principal components, unit length."""
 
 from typing import Iterator, Tuple
 
 import numpy as np
 
-__all__ = ["embed", "spread"]
+__all__ = ["embed", "rescale", "spread"]
 
 _CHUNK = 8192
 
@@ -32,13 +32,10 @@ def spread(size: int, limit: int) -> np.ndarray:
     return ((np.arange(limit) + 0.5) * size / limit).astype(np.int64)
 
 
-def embed(features: np.ndarray, num_classes: int, seed: int = 0, width: int = 128, limit: int = 3000) -> np.ndarray:
-    r"""Unit vectors in which the classes are round and a cosine means the same for every backbone.
-
-    Features :math:`f` are scaled to unit length, centred and projected on their leading principal directions
-    :math:`v_j` with singular values :math:`s_j`; each coordinate is divided by :math:`\sqrt{s_j^2 + s_K^2}`, and the
-    result is scaled to unit length again. The K leading directions, which carry K classes, are thus whitened, the
-    others fade out: no single strong nuisance direction decides the cosine, and no noise direction is blown up.
+def embed(
+    features: np.ndarray, num_classes: int, seed: int = 0, width: int = 128, limit: int = 3000
+) -> Tuple[np.ndarray, np.ndarray]:
+    r"""Coordinates of centred unit features on their leading principal directions, and the singular values.
 
     Args:
         features (numpy.ndarray): :math:`f`
@@ -49,7 +46,7 @@ def embed(features: np.ndarray, num_classes: int, seed: int = 0, width: int = 12
 
     Shape:
         - features: :math:`(N, D)`
-        - Outputs: :math:`(N, d)`, float32
+        - Outputs: :math:`(N, d)` float32 and :math:`(d,)`
     """
     n, dim = features.shape
     rng = np.random.default_rng(seed)
@@ -67,9 +64,17 @@ def embed(features: np.ndarray, num_classes: int, seed: int = 0, width: int = 12
         basis = np.linalg.qr(sample.T @ (sample @ basis))[0]
     _, scale, directions = np.linalg.svd(np.linalg.qr(sample @ basis)[0].T @ sample, full_matrices=False)
     scale, directions = scale[:width], directions[:width]
-    floor = scale[min(num_classes, len(scale)) - 1] ** 2
-    weights = (directions / np.sqrt(scale**2 + max(floor, 1e-12))[:, None]).T.astype(np.float32)
     out = np.empty((n, len(scale)), dtype=np.float32)
     for rows, x in _chunks(features):
-        out[rows] = _unit((x - mean) @ weights)
-    return out
+        out[rows] = (x - mean) @ directions.T
+    return out, scale
+
+
+def rescale(coordinates: np.ndarray, scale: np.ndarray, rank: int) -> np.ndarray:
+    r"""Unit vectors in which classes are round: each coordinate is divided by :math:`\sqrt{s_j^2 + s_m^2}`.
+
+    The m (``rank``) leading directions are thus whitened and the others fade out: no single strong nuisance direction
+    decides the cosine, and no noise direction is blown up.
+    """
+    floor = max(float(scale[min(rank, len(scale)) - 1]), 1e-6)
+    return _unit(coordinates / np.sqrt(scale**2 + floor**2).astype(np.float32))

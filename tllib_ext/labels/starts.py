@@ -8,19 +8,19 @@ from scipy.special import betaln, gammaln
 
 from tllib_ext.labels.em import expected_counts
 
-__all__ = ["starting_points", "name_clusters"]
+__all__ = ["Worth", "name_clusters", "rename", "starting_points", "totals"]
 
 _LAMBDA = 0.1  # Dirichlet parameter of a cluster's label histogram: few labels per cluster
-_RIGHT = (6.0, 4.0)  # Beta prior of the share of right labels in a class: more often right than not
+_RIGHT = 0.6  # prior mean of the share of right labels in a class: more often right than not
 
 
 def name_clusters(counts: np.ndarray) -> np.ndarray:
     r"""The most probable one-to-one naming of clusters by labels.
 
-    A cluster with label counts :math:`c` that is named j has right labels :math:`c_j`, whose share has a Beta prior, and
-    wrong ones, whose distribution has a sparse Dirichlet prior; the sum of the log evidences is maximised over all
-    permutations (Hungarian method). Counting right labels alone is not enough: with pair noise near one half a chain
-    of neighbours can gain a few by moving up together, at the price of one class without any right label.
+    A cluster with label counts :math:`c` that is named j has right labels :math:`c_j`, whose share has a Beta prior,
+    and wrong ones, whose distribution has a sparse Dirichlet prior; the sum of the log evidences is maximised over
+    all permutations (Hungarian method). Counting right labels alone is not enough: with pair noise near one half a
+    chain of neighbours can gain a few by moving up together, at the price of one class without any right label.
 
     Examples::
 
@@ -28,9 +28,12 @@ def name_clusters(counts: np.ndarray) -> np.ndarray:
         array([1, 2, 0])
     """
     k, total = len(counts), counts.sum(1, keepdims=True)
-    a, b = _RIGHT
+    # Classes share most of their rate, so the prior is as strong as half a class: many classes then vote together.
+    strength = 10 + 0.5 * counts.sum() / k
+    a, b = _RIGHT * strength, (1 - _RIGHT) * strength
     cells = gammaln(counts + _LAMBDA) - gammaln(_LAMBDA)
-    wrong = cells.sum(1, keepdims=True) - cells + gammaln((k - 1) * _LAMBDA) - gammaln(total - counts + (k - 1) * _LAMBDA)
+    rest = (k - 1) * _LAMBDA
+    wrong = cells.sum(1, keepdims=True) - cells + gammaln(rest) - gammaln(total - counts + rest)
     right = betaln(a + counts, b + total - counts) - betaln(a, b)
     return linear_sum_assignment(-(right + wrong))[1]
 
@@ -56,7 +59,7 @@ def _small_clusters(g: np.ndarray, number: int, rng: np.random.Generator, sweeps
     return np.unique(cluster, return_inverse=True)[1]
 
 
-class _Worth:
+class Worth:
     r"""Worth of a group: :math:`\frac1T\sum_i\cos(g_i,\sum_{j\ne i}g_j)` plus the log evidence of its label counts."""
 
     def __init__(self, temperature: float, classes: int, size: int) -> None:
@@ -70,7 +73,7 @@ class _Worth:
         return np.where(n > 1, inner, 0) / self.temperature + self.cell[histogram].sum(-1) + self.row[n]
 
 
-def _join(sums: np.ndarray, histogram: np.ndarray, classes: int, worth: _Worth) -> np.ndarray:
+def _join(sums: np.ndarray, histogram: np.ndarray, classes: int, worth: Worth) -> np.ndarray:
     """Greedy agglomeration down to ``classes`` groups: the pair whose union loses least is joined."""
     gram, hist = sums @ sums.T, histogram.copy()
     owner, alive = np.arange(len(sums)), np.ones(len(sums), dtype=bool)
@@ -96,7 +99,7 @@ def _join(sums: np.ndarray, histogram: np.ndarray, classes: int, worth: _Worth) 
     return np.unique(owner, return_inverse=True)[1]
 
 
-def _improve(sums: np.ndarray, histogram: np.ndarray, group: np.ndarray, worth: _Worth, sweeps: int = 8) -> np.ndarray:
+def _improve(sums: np.ndarray, histogram: np.ndarray, group: np.ndarray, worth: Worth, sweeps: int = 8) -> np.ndarray:
     """Move small clusters between groups while the total worth grows."""
     classes = group.max() + 1
     total = np.zeros((classes, sums.shape[1]))
@@ -130,7 +133,13 @@ def _improve(sums: np.ndarray, histogram: np.ndarray, group: np.ndarray, worth: 
 
 
 def starting_points(
-    g: np.ndarray, y: np.ndarray, bounds: np.ndarray, temperatures: Sequence[float], seed: int, cap: int = 320
+    g: np.ndarray,
+    y: np.ndarray,
+    bounds: np.ndarray,
+    temperatures: Sequence[float],
+    seed: int,
+    draws: int = 2,
+    cap: int = 320,
 ) -> Dict[str, np.ndarray]:
     r"""Responsibilities to start from: the labels themselves, and clusters at each temperature.
 
@@ -140,21 +149,25 @@ def starting_points(
     eye = np.eye(classes, dtype=np.float32)
     points = {"labels": 0.6 * eye[y] + np.float32(0.4 / classes)}
     number = min(len(y), max(classes, min(8 * classes, len(y) // 3, max(cap, 2 * classes))))
-    small = _small_clusters(g, number, np.random.default_rng(seed))
-    if small.max() + 1 < classes:
-        return points
-    sums, hist = _totals(g, y, small, classes)
-    for temperature in temperatures:
-        worth = _Worth(temperature, classes, len(y))
-        group = _improve(sums, hist, _join(sums, hist, classes, worth), worth)
-        r = 0.9 * eye[group[small]] + np.float32(0.1 / classes)
-        points[f"clusters {temperature:g}"] = rename(r, bounds)
+    for draw in range(draws):
+        small = _small_clusters(g, number, np.random.default_rng([seed, draw]))
+        if small.max() + 1 < classes:
+            continue
+        sums, hist = totals(g, y, small, classes, small.max() + 1)
+        for temperature in temperatures:
+            worth = Worth(temperature, classes, len(y))
+            group = _improve(sums, hist, _join(sums, hist, classes, worth), worth)
+            r = 0.9 * eye[group[small]] + np.float32(0.1 / classes)
+            points[f"clusters {draw + 1} at {temperature:g}"] = rename(r, bounds)
     return points
 
 
-def _totals(g: np.ndarray, y: np.ndarray, cluster: np.ndarray, classes: int) -> Tuple[np.ndarray, np.ndarray]:
-    sums = np.zeros((cluster.max() + 1, g.shape[1]))
-    hist = np.zeros((len(sums), classes), dtype=np.int64)
+def totals(
+    g: np.ndarray, y: np.ndarray, cluster: np.ndarray, classes: int, number: int
+) -> Tuple[np.ndarray, np.ndarray]:
+    """Sum of the features and histogram of the labels of each of ``number`` clusters."""
+    sums = np.zeros((number, g.shape[1]))
+    hist = np.zeros((number, classes), dtype=np.int64)
     np.add.at(sums, cluster, g)
     np.add.at(hist, (cluster, y), 1)
     return sums, hist

@@ -38,8 +38,9 @@ from typing import Any, Dict, List, Optional, Tuple
 import numpy as np
 
 from tllib_ext.errors import UserError
-from tllib_ext.labels.em import Round, expected_counts, posterior, rounds, transition_from_counts
-from tllib_ext.labels.embedding import embed, spread
+from tllib_ext.labels.em import Round, posterior, rounds, transition_from_counts
+from tllib_ext.labels.embedding import embed, rescale, spread
+from tllib_ext.labels.moves import proposals
 from tllib_ext.labels.starts import rename, starting_points
 
 __all__ = ["LabelModel", "estimate_labels"]
@@ -49,6 +50,8 @@ _FIRST = 3  # earlier rounds still remember the start, which has seen every labe
 _ROUNDS = 16
 _FOLDS = 4
 _FOLD_ROUNDS = 6
+_MOVES = 4
+_MARGIN = 5.0  # nats by which noise must explain hidden labels better than no noise does
 
 
 @dataclass
@@ -174,28 +177,38 @@ def estimate_labels(
         )
     if len(present) == 1:  # nothing to compare with
         return _finish(np.ones((len(y), 1), dtype=np.float32), y, present, num_classes, None, 0.0)
-    g = embed(x, len(present), seed)
-    order = np.lexsort((g[:, 0], y_small))  # results do not depend on the order of the samples
-    data = _Sorted(g[order], y_small[order], np.searchsorted(y_small[order], np.arange(len(present) + 1)))
-    warm = None if previous is None else previous.responsibilities[order][:, present].astype(np.float32)
-    structures = list(STRUCTURES) if previous is None else [previous.structure]
-
+    coordinates, scale = embed(x, len(present), seed)
+    order = np.lexsort((coordinates[:, 0], y_small))  # results do not depend on the order of the samples
+    data = _Sorted(coordinates[order], y_small[order], np.searchsorted(y_small[order], np.arange(len(present) + 1)))
     rows = data.part(limit)
+    data.g = rescale(data.g, scale, _best_rank(data.take(rows), scale))
+    warm = None if previous is None else previous.responsibilities[order][:, present].astype(np.float32)
     part = data if len(rows) == len(data.y) else data.take(rows)
-    points = starting_points(part.g, part.y, part.bounds, (0.12, 0.25) if previous is None else (), seed)
+    points = starting_points(part.g, part.y, part.bounds, (0.18, 0.35), seed, 2 if previous is None else 0)
     if warm is not None:
         points["previous"] = _normalised(warm[rows])
-    found = [_best_start(part, points, name) for name in structures]
+        found = [_best_start(part, points, previous.structure)]
+    else:
+        free = _best_start(part, points, "free")
+        _escape(part, free[0])
+        # The other structures start where the free matrix arrived; symmetric noise may need the labels themselves.
+        points = {free[0].start: free[0].best.responsibilities, "labels": points["labels"]}
+        found = [free] + [_best_start(part, points, name) for name in ("sparse", "shared")]
     for candidates in found:
         _cross_validate(part, candidates[0], seed)
+    found.append([_trusting(part, seed)])
     winner = max((candidates[0] for candidates in found), key=lambda c: c.score)
+    if winner.score < found[-1][0].score + _MARGIN:
+        winner = found[-1][0]
     table = [
         {"structure": c.structure, "start": c.start, "log_likelihood": c.best.log_likelihood,
          "rate": float(part.wrong(c.best.responsibilities).mean()), "held_out": c.score if np.isfinite(c.score) else None}
         for candidates in found for c in candidates
     ]
     r = winner.best.responsibilities
-    if part is not data:
+    if winner.start == "trust":
+        r = np.eye(len(present), dtype=np.float32)[data.y]
+    elif part is not data:
         _, r = posterior(data.g, data.y, r.T @ part.g, winner.best.transition, winner.best.temperature)
         winner.best, trace = _climb(data, r, winner.structure, winner.best.temperature)
         winner.trace += trace
@@ -245,7 +258,41 @@ def _best_start(data: _Sorted, points: Dict[str, np.ndarray], structure: str) ->
     return sorted(found, key=lambda c: -c.best.log_likelihood)
 
 
-def _cross_validate(data: _Sorted, candidate: _Candidate, seed: int) -> None:
+def _escape(data: _Sorted, candidate: _Candidate) -> None:
+    """Join-and-cut moves as long as one of the most promising raises the likelihood."""
+    improved = True
+    while improved:
+        improved = False
+        r = candidate.best.responsibilities
+        for start in proposals(data.g, data.y, data.bounds, r, _MOVES):
+            best, trace = _climb(data, start, candidate.structure, candidate.best.temperature)
+            if best.log_likelihood > candidate.best.log_likelihood + 1:
+                candidate.best, candidate.trace, improved = best, candidate.trace + trace, True
+                break
+
+
+def _best_rank(part: _Sorted, scale: np.ndarray) -> int:
+    """How many directions to whiten: what predicts a label best from the mean features of the other samples' labels."""
+    classes = len(part.bounds) - 1
+    hard = np.eye(classes, dtype=np.float32)[part.y]
+    scores = {}
+    for rank in (classes, 3 * classes, 9 * classes):
+        g = rescale(part.g, scale, rank)
+        scores[rank] = next(rounds(g, part.y, part.bounds, hard, np.inf, 1)).log_likelihood
+    return max(scores, key=scores.get)
+
+
+def _trusting(data: _Sorted, seed: int) -> _Candidate:
+    """The rival without noise: labels as they are, scored in the same way."""
+    hard = np.eye(len(data.bounds) - 1, dtype=np.float32)[data.y]
+    best = next(rounds(data.g, data.y, data.bounds, hard, np.inf, 1))
+    best.responsibilities = hard
+    candidate = _Candidate("shared", "trust", best, [])
+    _cross_validate(data, candidate, seed, 1)
+    return candidate
+
+
+def _cross_validate(data: _Sorted, candidate: _Candidate, seed: int, limit: int = _FOLD_ROUNDS) -> None:
     """Held-out likelihood of a candidate, and the standard error of its rate by the delete-a-group jackknife."""
     n = len(data.y)
     fold = np.random.default_rng(seed).permutation(n) % _FOLDS
@@ -255,7 +302,7 @@ def _cross_validate(data: _Sorted, candidate: _Candidate, seed: int) -> None:
         r = candidate.best.responsibilities * seen.astype(np.float32)[:, None]
         if np.unique(data.y[seen]).size < len(data.bounds) - 1:  # a class of one sample: keep its label
             seen = seen | np.isin(data.y, np.flatnonzero(np.bincount(data.y) <= 1))
-        for one in rounds(data.g, data.y, data.bounds, r, STRUCTURES[candidate.structure], _FOLD_ROUNDS,
+        for one in rounds(data.g, data.y, data.bounds, r, STRUCTURES[candidate.structure], limit,
                           candidate.best.temperature, seen, 5e-3):
             pass
         total += one.held_out

@@ -1,0 +1,73 @@
+"""What a grid will cost: measured on its own finished cells where there are any, else by the passes of each method."""
+
+from pathlib import Path
+from typing import Any, Dict, List, Sequence
+
+from prettytable import PrettyTable
+
+from tllib_ext.experiments.grid import Cell
+from tllib_ext.experiments.runner import _read, state_of
+
+__all__ = ["cell_seconds", "dry_run_text", "duration"]
+
+#: forward and backward passes of the backbone over one batch per step, counted as pairs; 2 for methods not listed.
+_PASSES = {"source_only": 1.0, "divergence": 6.5}
+#: seconds per pair and step: batch 36, ResNet-50 at 224 px in fp32 on one V100; small_cnn and a bottleneck on a CPU core.
+_SECONDS = {"images": 0.1, "Glyphs": 0.03, "features": 0.0025}
+#: seconds to start and evaluate.
+_START = {"images": 60.0, "Glyphs": 4.0, "features": 2.0}
+
+
+def cell_seconds(settings: Dict[str, Any], data: str) -> float:
+    """A guess from first principles; the order of magnitude is what counts."""
+    kind = "features" if data == "features" or settings.get("freeze_backbone") else "Glyphs" if data == "Glyphs" else "images"
+    steps = settings.get("steps") or {"images": 5001, "Glyphs": 300, "features": 1000}[kind]
+    size = settings.get("batch_size", 36) / 36
+    return _START[kind] + steps * size * _SECONDS[kind] * _PASSES.get(settings["method"], 2.0)
+
+
+def duration(seconds: float) -> str:
+    """For people.
+
+    Examples::
+
+        >>> duration(42), duration(5400), duration(200_000)
+        ('42 s', '1.5 h', '56 h')
+    """
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.{1 if seconds < 36000 else 0}f} h"
+
+
+def dry_run_text(cells: Sequence[Cell], out: Path, jobs: int, data: str, listed: int = 24) -> str:
+    """The plan as a table per row, the first folders, and the cost of what is left."""
+    states = {cell.name: state_of(cell, out) for cell in cells}
+    guess = {cell.name: cell_seconds(cell.settings, data) for cell in cells}
+    took = {cell.name: _read(Path(out) / "cells" / cell.name / "cell.json").get("seconds") for cell in cells}
+    known = [cell for cell in cells if states[cell.name] == "finished" and took[cell.name]]
+    scale = sum(took[c.name] for c in known) / sum(guess[c.name] for c in known) if known else 1.0
+    table = PrettyTable(["row", "cells", "finished", "to run", "per cell", "left"], align="r")
+    table.align["row"] = "l"
+    total = 0.0
+    for row in dict.fromkeys(cell.keys["row"] for cell in cells):
+        mine = [cell for cell in cells if cell.keys["row"] == row]
+        left = [cell for cell in mine if states[cell.name] != "finished"]
+        own = [took[cell.name] for cell in mine if cell in known]
+        each = sum(own) / len(own) if own else scale * sum(guess[cell.name] for cell in mine) / len(mine)
+        total += each * len(left)
+        table.add_row([row, len(mine), len(mine) - len(left), len(left), duration(each), duration(each * len(left))])
+    lines: List[str] = [table.get_string()]
+    lines += [f"{Path(out) / 'cells' / cell.name}  {states[cell.name]}" for cell in cells[:listed]]
+    if len(cells) > listed:
+        lines.append(f"… and {len(cells) - listed} more")
+    basis = f"measured on {len(known)} finished cells" if known else _basis(data, cells)
+    todo = sum(state != "finished" for state in states.values())
+    lines.append(f"{todo} of {len(cells)} cells to run, {duration(total)} of computing, "
+                 f"about {duration(total / max(1, jobs))} with --jobs {jobs} ({basis})")  # fmt: skip
+    return "\n".join(lines)
+
+
+def _basis(data: str, cells: Sequence[Cell]) -> str:
+    if data == "features" or data == "Glyphs" or cells[0].settings.get("freeze_backbone"):
+        return "a guess for one core of a recent CPU; after the first cells it is measured"
+    return "a guess: GPU hours of a V100 in fp32; after the first cells it is measured"

@@ -1,0 +1,300 @@
+"""From words on the command line to the cells of a grid: tasks x noises x methods x seeds, one run each."""
+
+import argparse
+import hashlib
+import os
+import re
+from dataclasses import dataclass, field
+from itertools import product
+from pathlib import Path
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+
+from tllib_ext.errors import UserError, closest
+from tllib_ext.experiments.paper import benchmark_of, noise_code, paper_tables
+from tllib_ext.methods import METHODS, TLLIB_METHODS
+from tllib_ext.vision.datasets.catalog import DATA_NAMES, KNOWN, find_domain
+from tllib_ext.vision.datasets.noisy import NOISES
+
+__all__ = ["Task", "Noise", "Variant", "Cell", "Domains", "domains_in", "parse_tasks", "parse_noises", "parse_methods",
+           "parse_seeds", "plan"]  # fmt: skip
+
+#: the order of rows in a table: the paper's, its method last before tllib's.
+ROWS = ("source_only", "coteaching", "jocor", "dann", "tcl", "etn", "sta", "uan", "dance", "dance_sel", "ovanet", "divergence")
+
+#: folders longer than this are refused by some file systems together with the run's own files.
+NAME_LIMIT = 150
+
+
+class Task(NamedTuple):
+    """One direction between two domains and its short name, ``A2D``."""
+
+    source: str
+    target: str
+    label: str
+
+
+class Noise(NamedTuple):
+    """A kind of label noise and its rate."""
+
+    kind: str
+    rate: float
+
+    @property
+    def label(self) -> str:
+        """For titles and folders: ``pair 0.2``, ``clean``."""
+        return "clean" if self.kind == "none" else f"{Path(self.kind).stem} {self.rate:g}"
+
+    @property
+    def code(self) -> str:
+        """The paper's code, ``P20``."""
+        return noise_code(self.kind, self.rate)
+
+
+class Variant(NamedTuple):
+    """A row of a table: its label and the run flags that make it."""
+
+    label: str
+    settings: Dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of a grid: its folder's name, where it stands in the table, its flags that are not defaults."""
+
+    name: str
+    keys: Dict[str, Any] = field(hash=False)
+    settings: Dict[str, Any] = field(hash=False)
+
+
+@dataclass(frozen=True)
+class Domains:
+    """The domains of some data, with tllib's letters where it has them."""
+
+    data: str
+    names: Tuple[str, ...]
+    letters: Dict[str, str]
+
+    @property
+    def benchmark(self) -> Optional[str]:
+        """The paper's name of this data, None for any other."""
+        return benchmark_of(self.names)
+
+    def find(self, text: str) -> str:
+        """A domain by name, letter or beginning."""
+        return find_domain(text, self.names, self.letters)
+
+    def task(self, source: str, target: str) -> Task:
+        """The task between two domains; short letters where they tell all domains apart."""
+        if source == target:
+            raise UserError(f"task {source}2{target}: the same domain twice, choose two of {', '.join(self.names)}")
+        initials = {name: name[:1].upper() for name in self.names}
+        short = len(set(initials.values())) == len(self.names)
+        return Task(source, target, "2".join(initials[name] if short else name for name in (source, target)))
+
+
+def domains_in(root: Optional[str], data: str = "auto") -> Domains:
+    """The domains that ``DIR -d NAME`` offers, without reading an image.
+
+    Examples::
+
+        >>> domains_in(None).names
+        ('print', 'hand', 'scene')
+    """
+    from tllib_ext.vision.datasets import catalog
+
+    if data not in DATA_NAMES:
+        raise UserError(f"unknown dataset {data!r}: {closest(data, DATA_NAMES)}")
+    if data == "Glyphs" or (root is None and data == "auto"):
+        from tllib_ext.vision.datasets.glyphs import DOMAINS
+
+        return Domains("Glyphs", tuple(DOMAINS.values()), dict(DOMAINS))
+    if root is None:
+        raise UserError(f"-d {data} needs the data's folder: DIR -d {data}")
+    if not os.path.isdir(root):
+        raise UserError(catalog._missing_folder(root, data))
+    if data == "auto":
+        data = catalog._recognise(root)
+    if data.removeprefix("tllib:") in KNOWN:
+        letters = KNOWN[data.removeprefix("tllib:")].domains
+        return Domains(data, tuple(letters.values()), dict(letters))
+    names = catalog._stems(root) if data == "features" else catalog._subfolders(root)
+    if len(names) < 2:
+        layout = "<domain>.npz" if data == "features" else "<domain>/<class>/<image>"
+        raise UserError(f"{root} holds {len(names)} domain(s), a task needs two: expected {root}/{layout}")
+    return Domains(data, tuple(names), {})
+
+
+def parse_tasks(text: str, domains: Domains) -> List[Task]:
+    """``all`` or a list of ``A2D``, ``amazon2dslr``, ``amazon:dslr``.
+
+    Examples::
+
+        >>> office = Domains("features", ("amazon", "dslr", "webcam"), {})
+        >>> [task.label for task in parse_tasks("A2D,webcam:amazon", office)]
+        ['A2D', 'W2A']
+        >>> len(parse_tasks("all", office))
+        6
+    """
+    if text == "all":
+        every = [domains.task(a, b) for a, b in product(domains.names, repeat=2) if a != b]
+        order = paper_tables()["tasks"].get(domains.benchmark or "", [])
+        if order:
+            every = sorted((t for t in every if t.label in order), key=lambda t: order.index(t.label))
+        return every
+    return _once([_task(word, domains) for word in _words(text, "--tasks", "A2D,W2A or all")])
+
+
+def _task(word: str, domains: Domains) -> Task:
+    cuts = [i for i, char in enumerate(word) if char == ":"] or [i for i, char in enumerate(word) if char == "2"]
+    found = []
+    for cut in cuts:  # a domain's own name may hold a 2
+        try:
+            found.append((domains.find(word[:cut]), domains.find(word[cut + 1 :])))
+        except UserError as error:
+            reason = str(error)
+    if len(found) == 1:
+        return domains.task(*found[0])
+    if len(found) > 1:
+        raise UserError(f"task {word!r} can be read in {len(found)} ways: write SOURCE:TARGET")
+    detail = reason if len(cuts) == 1 else f"domains here: {', '.join(domains.names)}"
+    raise UserError(f"unknown task {word!r}: expected SOURCE2TARGET or SOURCE:TARGET; {detail}")
+
+
+def parse_noises(text: str, rate: float = 0.2) -> List[Noise]:
+    """A list of ``pair:0.2``, the paper's ``P20``, ``none``, or a matrix file; without a rate ``--rate`` counts.
+
+    Examples::
+
+        >>> [noise.label for noise in parse_noises("pair:0.2,S45,none")]
+        ['pair 0.2', 'symmetric 0.45', 'clean']
+    """
+    return _once([_noise(word, rate) for word in _words(text, "--noise", "pair:0.2,symmetric:0.45")])
+
+
+def _noise(word: str, rate: float) -> Noise:
+    if re.fullmatch(r"[PpSs]\d{1,2}", word):
+        return Noise("pair" if word[0] in "Pp" else "symmetric", int(word[1:]) / 100)
+    kind, found, number = word.partition(":")
+    if kind in ("none", "clean"):
+        return Noise("none", 0.0)
+    if kind.endswith((".npy", ".csv")):
+        if not os.path.isfile(kind):
+            raise UserError(f"--noise {kind}: no such file")
+        kind = os.path.realpath(kind)
+    elif kind not in NOISES:
+        raise UserError(f"unknown noise {word!r}: expected KIND:RATE such as pair:0.2, or a matrix file; {closest(kind, NOISES)}")
+    try:
+        value = float(number) if found else rate
+        if not 0 <= value < 1:
+            raise ValueError
+    except ValueError:
+        raise UserError(f"--noise {word!r}: the rate is a number in [0, 1), e.g. {kind}:0.2") from None
+    return Noise(kind, value)
+
+
+def parse_methods(text: str) -> List[str]:
+    """Names; ``all`` is every method of the package, ``tllib`` every built-in of tllib, ``paper`` the paper's eight.
+
+    Examples::
+
+        >>> parse_methods("dance,divergence"), parse_methods("paper")[0], "tllib:mcd" in parse_methods("tllib")
+        (['dance', 'divergence'], 'source_only', True)
+    """
+    native = [name for name in ROWS if name in METHODS] + [name for name in METHODS if name not in ROWS]
+    groups = {
+        "all": native,
+        "tllib": [f"tllib:{name}" for name in TLLIB_METHODS],
+        "paper": list(paper_tables()["methods"]),
+    }
+    names: List[str] = []
+    for word in _words(text, "--methods", "dance,divergence or all"):
+        if word not in groups and word not in METHODS and word.removeprefix("tllib:") not in TLLIB_METHODS:
+            raise UserError(f"unknown method {word!r}: {closest(word, [*groups, *METHODS, *groups['tllib']])}")
+        names += groups.get(word, [word])
+    return _once(names)
+
+
+def parse_seeds(text: str) -> List[int]:
+    """``0-2,5`` is 0, 1, 2, 5.
+
+    Examples::
+
+        >>> parse_seeds("0-2,5")
+        [0, 1, 2, 5]
+    """
+    seeds: List[int] = []
+    for word in _words(text, "--seeds", "0-2"):
+        if not re.fullmatch(r"\d{1,9}(-\d{1,9})?", word):
+            raise UserError(f"--seeds {word!r}: expected whole numbers such as 0-2 or 0,1,5")
+        first, _, last = word.partition("-")
+        if int(last or first) < int(first) or int(last or first) - int(first) > 999:
+            raise UserError(f"--seeds {word!r}: expected at most 1000 seeds from a smaller to a larger number")
+        seeds += range(int(first), int(last or first) + 1)
+    return _once(seeds)
+
+
+def _words(text: str, flag: str, example: str) -> List[str]:
+    words = [word.strip() for word in text.split(",") if word.strip()]
+    if not words:
+        raise UserError(f"{flag} is empty: expected {example}")
+    return words
+
+
+def _once(items: Sequence[Any]) -> List[Any]:
+    return list(dict.fromkeys(items))
+
+
+def plan(
+    base: Dict[str, Any], tasks: Sequence[Task], noises: Sequence[Noise], variants: Sequence[Variant], seeds: Sequence[int],
+    noise_seed: str = "0",
+) -> List[Cell]:  # fmt: skip
+    """Every combination as a :class:`Cell`, the seeds outermost: a first table is complete early.
+
+    Args:
+        base (dict): run flags common to all cells, those that are not defaults
+        tasks, noises, variants, seeds: the axes
+        noise_seed (str): a number for all cells, or ``same``: each run's own seed
+
+    Examples::
+
+        >>> cells = plan({"steps": 5}, [Task("amazon", "dslr", "A2D")], [Noise("pair", 0.2)],
+        ...              [Variant("dance", {"method": "dance"})], [0, 1])
+        >>> cells[1].name
+        'amazon2dslr_pair0.2_dance_seed1'
+    """
+    cells = []
+    for seed, noise, task, variant in product(seeds, noises, tasks, variants):
+        keys = {"row": variant.label, "task": task.label, "noise": noise.label, "seed": seed}
+        settings = {**base, "source": task.source, "target": task.target, "noise": noise.kind, "rate": noise.rate, "seed": seed,
+                    "noise_seed": seed if noise_seed == "same" else int(noise_seed), **variant.settings}  # fmt: skip
+        words = [f"{task.source}2{task.target}", noise.label.replace(" ", ""), variant.label, f"seed{seed}"]
+        cells.append(Cell(folder_name("_".join(words)), keys, settings))
+    names = [cell.name for cell in cells]
+    if len(set(names)) < len(names):
+        raise UserError("two cells of the grid have the same folder: use distinct names of domains, methods and matrix files")
+    return cells
+
+
+def folder_name(text: str) -> str:
+    """Letters, digits and ``. _ + = -`` only, never hidden, not too long; what had to change gets a digest.
+
+    Examples::
+
+        >>> folder_name("tllib:dann"), folder_name("../a b")
+        ('tllib-dann', 'a-b-2c2c79')
+    """
+    plain = text.replace(":", "-")
+    name = re.sub(r"[^A-Za-z0-9._+=-]+", "-", plain).strip(".-")
+    if name == plain and len(name) <= NAME_LIMIT:
+        return name
+    return f"{name[: NAME_LIMIT - 7]}-{hashlib.sha256(text.encode('utf-8', 'surrogateescape')).hexdigest()[:6]}"
+
+
+def run_settings(args: argparse.Namespace, defaults: Dict[str, Any]) -> Dict[str, Any]:
+    """The run flags in ``args`` that differ from ``defaults``; the data's folder as an absolute path."""
+    settings = {name: getattr(args, name) for name, value in defaults.items() if getattr(args, name, value) != value}
+    for name in ("overwrite", "config", "log", "list_hp", "phase"):  # about the grid, not about a cell
+        settings.pop(name, None)
+    if settings.get("root") is not None:
+        settings["root"] = os.path.realpath(settings["root"])
+    return settings

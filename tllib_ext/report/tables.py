@@ -1,0 +1,252 @@
+r"""Tables of repeated runs: ``mean ± std (n)`` per cell, a published number beside it, best in bold, missing as missing.
+
+The standard deviation is the sample's (ddof 1) over seeds; with one run there is none and none is shown. A mean over
+tasks is taken within each seed first, over seeds that have every task, so that its spread is that of the mean.
+"""
+
+import csv
+import html
+import io
+import math
+import re
+import statistics
+from dataclasses import dataclass, field
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+
+__all__ = ["Stat", "stat", "Entry", "Table", "make_table", "to_text", "to_markdown", "to_latex", "to_html", "to_csv"]
+
+#: what stands where there is no number.
+MISSING = "—"
+#: the column that averages the others.
+MEAN = "mean"
+#: metrics where less is better.
+_LOW = ("fpr_known_at_95_unknown_recall",)
+
+
+class Stat(NamedTuple):
+    """Mean, sample standard deviation (None for one value) and number of runs."""
+
+    mean: float
+    std: Optional[float]
+    n: int
+
+
+def stat(values: Sequence[float]) -> Optional[Stat]:
+    r"""Mean and :math:`\sqrt{\sum (x - \bar x)^2 / (n - 1)}`; None without values.
+
+    Examples::
+
+        >>> stat([0.2, 0.4]), stat([0.5]), stat([])
+        (Stat(mean=0.30000000000000004, std=0.1414213562373095, n=2), Stat(mean=0.5, std=None, n=1), None)
+    """
+    values = [float(value) for value in values if value is not None and math.isfinite(value)]
+    if not values:
+        return None
+    return Stat(sum(values) / len(values), statistics.stdev(values) if len(values) > 1 else None, len(values))
+
+
+class Entry(NamedTuple):
+    """The text of a cell, and whether it is the best of its column."""
+
+    text: str
+    bold: bool = False
+
+
+@dataclass
+class Table:
+    """Numbers (fractions in 0..1) by row and column, published ones in percent, and what to say under them.
+
+    Args:
+        title (str): heading
+        rows, columns (list of str): in order
+        stats (dict): (row, column) -> :class:`Stat`; absent where there is no run
+        paper (dict): (row, column) -> published percentage
+        legend (list of str): lines under the table
+        corner (str): what the rows are
+        apart (bool): published numbers and differences in columns of their own instead of in brackets
+        low (bool): the smallest is best
+        digits (int): after the point
+    """
+
+    title: str
+    rows: List[str]
+    columns: List[str]
+    stats: Dict[Tuple[str, str], Stat]
+    paper: Dict[Tuple[str, str], float] = field(default_factory=dict)
+    legend: List[str] = field(default_factory=list)
+    corner: str = "method"
+    apart: bool = False
+    low: bool = False
+    digits: int = 1
+
+    def best(self, column: str) -> List[str]:
+        """The rows with the best mean of a column, as it is printed."""
+        shown = {row: round(100 * self.stats[row, column].mean, self.digits) for row in self.rows if (row, column) in self.stats}
+        wanted = (min if self.low else max)(shown.values(), default=None)
+        return [row for row, value in shown.items() if value == wanted]
+
+    def header(self) -> List[str]:
+        """The corner and the columns, with those of the published numbers where they stand apart."""
+        names = [self.corner]
+        for column in self.columns:
+            names += [column, f"{column} paper", "difference"] if self._has_paper(column) and self.apart else [column]
+        return names
+
+    def _has_paper(self, column: str) -> bool:
+        return any((row, column) in self.paper for row in self.rows)
+
+    def entries(self) -> List[List[Entry]]:
+        """The cells as they are printed, row by row."""
+        best = {column: self.best(column) for column in self.columns}
+        lines = []
+        for row in self.rows:
+            line = [Entry(row)]
+            for column in self.columns:
+                line += self._cell(row, column, row in best[column])
+            lines.append(line)
+        return lines
+
+    def _cell(self, row: str, column: str, bold: bool) -> List[Entry]:
+        found, paper = self.stats.get((row, column)), self.paper.get((row, column))
+        text = MISSING if found is None else self._number(found)
+        if self.apart and self._has_paper(column):
+            gap = MISSING if found is None or paper is None else f"{100 * found.mean - paper:+.{self.digits}f}"
+            return [Entry(text, bold), Entry(MISSING if paper is None else f"{paper:.2f}"), Entry(gap)]
+        beside = "" if paper is None or self.apart else f" [{paper:.{self.digits}f}]"
+        return [Entry(text + beside, bold)]
+
+    def _number(self, found: Stat) -> str:
+        spread = "" if found.std is None else f" ± {100 * found.std:.{self.digits}f}"
+        return f"{100 * found.mean:.{self.digits}f}{spread} ({found.n})"
+
+
+def make_table(
+    records: Sequence[Dict[str, Any]], metric: str, rows: Sequence[str], columns: Sequence[str], mean: bool = True,
+    row_key: str = "row", column_key: str = "task", **table: Any,
+) -> Table:  # fmt: skip
+    """A table from run records: ``rows`` by ``record[row_key]``, ``columns`` by ``record[column_key]``, seeds pooled.
+
+    Examples::
+
+        >>> runs = [{"row": "a", "task": t, "seed": s, "os": v} for t, s, v in
+        ...         [("A2D", 0, .5), ("A2D", 1, .7), ("W2A", 0, .9), ("W2A", 1, .9)]]
+        >>> made = make_table(runs, "os", ["a", "b"], ["A2D", "W2A"], title="OS")
+        >>> [entry.text for entry in made.entries()[0]]
+        ['a', '60.0 ± 14.1 (2)', '90.0 ± 0.0 (2)', '75.0 ± 7.1 (2)']
+        >>> [entry.text for entry in made.entries()[1]]
+        ['b', '—', '—', '—']
+    """
+    values: Dict[Tuple[str, str], Dict[Any, float]] = {}
+    for record in records:
+        value = record.get(metric)
+        if isinstance(value, (int, float)) and math.isfinite(value):
+            values.setdefault((str(record[row_key]), str(record[column_key])), {})[record.get("seed")] = float(value)
+    stats = {key: found for key, by_seed in values.items() if (found := stat(list(by_seed.values()))) is not None}
+    columns = list(columns)
+    if mean and len(columns) > 1:
+        for row in rows:
+            parts = [values.get((row, column), {}) for column in columns]
+            seeds = [seed for seed in parts[0] if all(seed in part for part in parts)]
+            found = stat([sum(part[seed] for part in parts) / len(parts) for seed in seeds])
+            if found is not None:
+                stats[row, MEAN] = found
+        columns = [*columns, MEAN]
+    return Table(rows=list(rows), columns=columns, stats=stats, low=metric in _LOW, **table)
+
+
+def to_text(table: Table) -> str:
+    """For a terminal: prettytable, the best marked with a star."""
+    from prettytable import PrettyTable
+
+    made = PrettyTable([_unique(name, i) for i, name in enumerate(table.header())], align="r")
+    made.align[made.field_names[0]] = "l"
+    for line in table.entries():
+        made.add_row([f"*{entry.text}" if entry.bold else entry.text for entry in line])
+    # prettytable wants distinct names; the marks that made them so go again.
+    return "\n".join([table.title, made.get_string().replace("\u200b", ""), *table.legend])
+
+
+def _unique(name: str, number: int) -> str:
+    return name + "\u200b" * number
+
+
+def to_markdown(table: Table) -> str:
+    """A GitHub table; names are escaped."""
+    lines = [_row(map(_md, table.header())), _row([":--", *["--:"] * (len(table.header()) - 1)])]
+    lines += [_row(f"**{_md(entry.text)}**" if entry.bold else _md(entry.text) for entry in line) for line in table.entries()]
+    legend = "".join(f"\n{_md(line)}  " for line in table.legend)
+    return f"### {_md(table.title)}\n\n" + "\n".join(lines) + "\n" + legend + "\n"
+
+
+def _row(cells: Any) -> str:
+    return "| " + " | ".join(cells) + " |"
+
+
+def _md(text: str) -> str:
+    text = re.sub(r"([\\`*|\[\]])", r"\\\1", " ".join(text.split()))
+    return text.replace("<", "&lt;").replace(">", "&gt;")
+
+
+_LATEX = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}",
+          ">": r"\textgreater{}", "|": r"\textbar{}", "±": r"$\pm$", "—": "---", "…": r"\ldots{}",
+          **{char: "\\" + char for char in "&%$#_{}"}}  # fmt: skip
+
+
+def latex_escape(text: str) -> str:
+    r"""Plain text for LaTeX.
+
+    Examples::
+
+        >>> print(latex_escape(r"dance_sel 50% \x"))
+        dance\_sel 50\% \textbackslash{}x
+    """
+    return "".join(_LATEX.get(char, char) for char in " ".join(text.split()))
+
+
+def to_latex(table: Table) -> str:
+    """A ``tabular`` in a ``table`` (booktabs), the legend as its caption."""
+    lines = [r"\begin{table}", r"\centering", r"\begin{tabular}{l" + "r" * (len(table.header()) - 1) + "}", r"\toprule"]
+    lines += [" & ".join(map(latex_escape, table.header())) + r" \\", r"\midrule"]
+    for line in table.entries():
+        texts = [rf"\textbf{{{latex_escape(e.text)}}}" if e.bold else latex_escape(e.text) for e in line]
+        lines.append(" & ".join(texts) + r" \\")
+    caption = ". ".join(latex_escape(line).rstrip(".") for line in [table.title, *table.legend])
+    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", rf"\caption{{{caption}.}}", r"\end{table}"]) + "\n"
+
+
+def to_html(table: Table) -> str:
+    """A ``table`` with its title and legend; names are escaped."""
+    head = "".join(f"<th>{html.escape(name)}</th>" for name in table.header())
+    body = ""
+    for line in table.entries():
+        cells = [f"<b>{html.escape(e.text)}</b>" if e.bold else html.escape(e.text) for e in line]
+        body += f"<tr><th>{cells[0]}</th>" + "".join(f"<td>{cell}</td>" for cell in cells[1:]) + "</tr>\n"
+    legend = "<br>\n".join(map(html.escape, table.legend))
+    return (
+        f'<h2>{html.escape(table.title)}</h2>\n<div class="scroll"><table>\n<thead><tr>{head}</tr></thead>\n'
+        f'<tbody>\n{body}</tbody>\n</table></div>\n<p class="legend">{legend}</p>\n'
+    )
+
+
+def to_csv(tables: Sequence[Table]) -> str:
+    """All tables in one long list, a line per number, in percent: table, row, column, mean, std, n, paper, difference."""
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerow(["table", "row", "column", "mean", "std", "n", "paper", "difference"])
+    for table in tables:
+        for row in table.rows:
+            for column in table.columns:
+                found, paper = table.stats.get((row, column)), table.paper.get((row, column))
+                numbers: List[Any] = ["", "", 0] if found is None else [_percent(found.mean), _percent(found.std), found.n]
+                gap = "" if found is None or paper is None else f"{100 * found.mean - paper:.4f}"
+                writer.writerow([_cell(table.title), _cell(row), _cell(column), *numbers, "" if paper is None else paper, gap])
+    return buffer.getvalue()
+
+
+def _percent(value: Optional[float]) -> str:
+    return "" if value is None else f"{100 * value:.4f}"
+
+
+def _cell(text: str) -> str:
+    # A spreadsheet would run a name that begins like a formula.
+    return f"'{text}" if text[:1] in ("=", "+", "-", "@", "\t", "\r") else text

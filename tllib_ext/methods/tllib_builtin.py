@@ -1,0 +1,141 @@
+r"""tllib's own losses and classifiers behind our contract: ``tllib:dann``, ``tllib:cdan``, ``tllib:mcd``, …
+
+Each is what tllib's example script of that name does in one iteration, with its weights, its classifier on top of our
+backbone and its way of forwarding the domains (in one batch, so that batch norm mixes them, or one after the other).
+What is not tllib's: the data (K noisy source classes, unknown classes in the target), the optimiser and the number of
+steps, which all compared methods share, so that schedules in iterations become shares of the run (gradient reversal: by
+``grl_gamma``). Unknown: by the entropy or confidence rule; OSBP has a class for it. Never by tllib's way of keeping the
+best epoch on target labels. With several processes tllib's losses see each process's own part of the batch.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Dict, List, Optional, Tuple, Type
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from tllib_ext.compat import tllib
+from tllib_ext.errors import UserError, closest
+from tllib_ext.methods import TLLIB_METHODS
+from tllib_ext.methods.base import Batch, Hparams, Method, Prediction, hp
+from tllib_ext.methods.rules import EntropyRule
+from tllib_ext.training.context import Context
+from tllib_ext.training.distributed import pooled_mean
+from tllib_ext.vision.datasets.split import LabelSplit
+
+__all__ = ["build_class", "TllibMethod", "TllibHparams"]
+
+Terms = Dict[str, Tensor]
+
+
+def build_class(name: str) -> Type["TllibMethod"]:
+    """The method ``tllib:NAME``; says what to type where tllib, or the part of it that is needed, cannot be used."""
+    from tllib_ext.methods import tllib_games, tllib_losses
+
+    if name not in TLLIB_METHODS:
+        raise UserError(f"unknown method 'tllib:{name}': {closest(name, TLLIB_METHODS)}")
+    found = {**vars(tllib_losses), **vars(tllib_games)}[f"Tllib{name.capitalize()}"]
+    tllib(found.part)
+    return found
+
+
+@dataclass
+class TllibHparams(Hparams):
+    """What all of them have; defaults of single methods differ, see their classes."""
+
+    trade_off: float = hp(1.0, "tllib's script", "weight of the transfer loss")
+    bottleneck: int = hp(256, "tllib's script", "width of the classifier's bottleneck")
+    unknown_rule: str = hp("entropy", "DANCE, GLC", "entropy or confidence")
+    unknown_threshold: Optional[float] = hp(None, "customary", "share of log K (default 0.5), or least confidence (0.5)")
+
+
+class _NoBackbone(nn.Identity):
+    """tllib's classifiers want to own the backbone; ours stays outside, and they get its features."""
+
+    def __init__(self, out_features: int):
+        super().__init__()
+        self.out_features = out_features
+
+
+class TllibMethod(Method):
+    """Cross entropy on the source and one of tllib's losses between the domains.
+
+    Args:
+        backbone (torch.nn.Module): G
+        split (LabelSplit): the label sets
+        hparams (TllibHparams): constants, see there
+    """
+
+    Hparams = TllibHparams
+    #: the part of tllib with the loss, and the classifier
+    part: str = ""
+    #: one forward pass of both domains together
+    joint: bool = True
+
+    def __init__(self, backbone: nn.Module, split: LabelSplit, hparams: Optional[TllibHparams] = None):
+        super().__init__(backbone, split, hparams)
+        self.rule = EntropyRule(split.num_source, self.hparams.unknown_rule, self.hparams.unknown_threshold)
+        self.threshold: Optional[float] = self.rule.threshold
+        self.reversals: List[Any] = []
+        self.steps = 1
+        self.build(tllib(self.part))
+
+    def build(self, part: Any) -> None:
+        """Make ``self.net`` and the loss from tllib's module ``part``."""
+        raise NotImplementedError
+
+    def transfer(self, y_s: Tensor, f_s: Tensor, y_t: Tensor, f_t: Tensor, labels: Tensor) -> Terms:
+        """The weighted terms beside the source's, by name, from logits, features and given source labels."""
+        raise NotImplementedError
+
+    def classifier(self, part: Any, num_classes: int, **kwargs: Any) -> nn.Module:
+        """tllib's classifier of that part, on features."""
+        width = self.hparams.bottleneck
+        outside = _NoBackbone(self.backbone.out_features)
+        return part.ImageClassifier(outside, num_classes, bottleneck_dim=width, pool_layer=nn.Identity(), **kwargs)
+
+    def reversal(self, hi: float = 1.0) -> nn.Module:
+        """tllib's gradient reversal; :meth:`update` sets its counter, which tllib keeps out of the state."""
+        grl = tllib("modules.grl").WarmStartGradientReverseLayer(alpha=1.0, lo=0.0, hi=hi, auto_step=False)
+        self.reversals.append(grl)
+        return grl
+
+    def discriminator(self, width: int, batch_norm: bool = True) -> nn.Module:
+        """tllib's domain discriminator."""
+        return tllib("modules.domain_discriminator").DomainDiscriminator(width, 1024, batch_norm=batch_norm)
+
+    def players(self) -> Dict[str, List[Dict[str, Any]]]:
+        rest = [p for name, p in self.named_parameters() if not name.startswith("backbone.")]
+        return {"G": [{"params": self.backbone.parameters(), "lr_mult": 0.1}], "C": [{"params": rest}]}
+
+    def prepare(self, context: Context) -> None:
+        self.steps = max(1, context.steps)
+
+    def update(self, source: Batch, target: Batch, step: int, play: Any) -> Dict[str, Tensor]:
+        for grl in self.reversals:
+            grl.iter_num, grl.max_iters = step, self.steps / self.hparams.grl_gamma
+        (y_s, f_s), (y_t, f_t) = self.outputs(source.x, target.x)
+        ce = F.cross_entropy(y_s.float(), source.y, reduction="none")
+        self.observe(source, ce, [y_s[:, : self.split.num_source]])
+        n = min(len(y_s), len(y_t))  # tllib's losses want as many source as target samples
+        with torch.autocast(device_type=y_s.device.type, enabled=False):
+            transfer = self.transfer(y_s[:n].float(), f_s[:n].float(), y_t[:n].float(), f_t[:n].float(), source.y[:n])
+        loss = self.source_loss(ce, source.y)
+        play.descend({"source": loss, **transfer}, "G", "C")
+        return {"loss": loss.detach(), **{name: value.detach() for name, value in transfer.items()}}
+
+    def source_loss(self, ce: Tensor, labels: Tensor) -> Tensor:
+        """The source's term from its cross entropies."""
+        return pooled_mean(ce)
+
+    def outputs(self, x_s: Tensor, x_t: Tensor) -> Tuple[Any, Any]:
+        """Logits and features of both domains."""
+        if not self.joint:
+            return self.net(self.backbone(x_s)), self.net(self.backbone(x_t))
+        out = self.net(self.backbone(torch.cat([x_s, x_t])))
+        return tuple(o[: len(x_s)] for o in out), tuple(o[len(x_s) :] for o in out)
+
+    @torch.no_grad()
+    def predict(self, x: Tensor) -> Prediction:
+        return self.rule(self.net(self.backbone(x)))

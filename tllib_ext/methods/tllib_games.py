@@ -1,0 +1,189 @@
+r"""Four of tllib's methods that are more than one loss: MCD, OSBP, PADA and IWAN.
+
+The constants are those of tllib's example scripts; see :mod:`tllib_ext.methods.tllib_builtin` for what they share.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Dict, List, Tuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from tllib_ext.compat import tllib
+from tllib_ext.methods.base import Batch, Prediction, hp
+from tllib_ext.methods.tllib_builtin import Terms, TllibHparams, TllibMethod
+from tllib_ext.methods.tllib_losses import AdversarialHparams, TllibDann
+from tllib_ext.training.context import Context
+from tllib_ext.training.distributed import gather_rows, pooled_mean
+
+__all__ = ["TllibMcd", "TllibOsbp", "TllibPada", "TllibIwan"]
+
+
+@dataclass
+class McdHparams(TllibHparams):
+    """Of MCD."""
+
+    bottleneck: int = hp(1024, "tllib's script", "width of the heads' hidden layers")
+    trade_off_entropy: float = hp(0.01, "tllib's script", "weight of the class balance on the target")
+    num_k: int = hp(4, "tllib's script", "repeats of Step C")
+
+
+class TllibMcd(TllibMethod):
+    """`Maximum Classifier Discrepancy for Unsupervised Domain Adaptation (CVPR 2018) <https://arxiv.org/abs/1712.02560>`_.
+
+    The ancestor of the three steps of ``divergence``: the heads move apart on the target, G brings them together.
+    """
+
+    part, Hparams = "alignment.mcd", McdHparams
+
+    def build(self, part: Any) -> None:
+        sizes = self.backbone.out_features, self.split.num_source, self.hparams.bottleneck
+        self.heads = nn.ModuleList(part.ImageClassifierHead(*sizes, pool_layer=nn.Identity()) for _ in range(2))
+        self.discrepancy, self.balance = part.classifier_discrepancy, part.entropy
+
+    def update(self, source: Batch, target: Batch, step: int, play: Any) -> Dict[str, Tensor]:
+        x, n = torch.cat([source.x, target.x]), len(source.x)
+
+        def target_probs(f: Tensor) -> List[Tensor]:
+            return [head(f)[n:].float().softmax(1) for head in self.heads]
+
+        # Step A: everybody learns the source.
+        terms = self._supervised(self.backbone(x), source, observe=True)
+        play.descend(terms, "G", "C")
+        # Step B: the heads move apart on the target; no graph through G, which does not step.
+        with torch.no_grad():
+            f = self.backbone(x)
+        apart = -self.hparams.trade_off * self.discrepancy(*target_probs(f))
+        play.descend({**self._supervised(f, source), "apart": apart}, "C")
+        # Step C: G brings them together.
+        for _ in range(self.hparams.num_k):
+            together = self.hparams.trade_off * self.discrepancy(*target_probs(self.backbone(x)))
+            play.descend({"together": together}, "G")
+        return {"loss": terms["source"].detach() / 2, "discrepancy": together.detach()}
+
+    def _supervised(self, f: Tensor, source: Batch, observe: bool = False) -> Terms:
+        n = len(source.x)
+        logits = [head(f).float() for head in self.heads]
+        ce = sum(F.cross_entropy(y[:n], source.y, reduction="none") for y in logits)
+        if observe:
+            self.observe(source, ce / 2, [y[:n] for y in logits])
+        balance = sum(self.balance(y[n:].softmax(1)) for y in logits)
+        return {"source": pooled_mean(ce), "balance": self.hparams.trade_off_entropy * balance}
+
+    @torch.no_grad()
+    def predict(self, x: Tensor) -> Prediction:
+        f = self.backbone(x)
+        return self.rule.from_probs(torch.stack([head(f).float().softmax(-1) for head in self.heads]).mean(0))
+
+
+@dataclass
+class OsbpHparams(TllibHparams):
+    """Of OSBP."""
+
+    t: float = hp(0.5, "tllib's script", "the probability of unknown that the classifier aims at on the target")
+
+
+class TllibOsbp(TllibMethod):
+    """`Open Set Domain Adaptation by Backpropagation (ECCV 2018) <https://arxiv.org/abs/1804.10427>`_.
+
+    Its classifier has an output for unknown; the unknown rule is that this one is the largest.
+    """
+
+    part, joint, Hparams = "alignment.osbp", False, OsbpHparams
+
+    def build(self, part: Any) -> None:
+        self.net = self.classifier(part, len(self.split.label_names))
+        self.loss = part.UnknownClassBinaryCrossEntropy(t=self.hparams.t)
+        self.threshold = None
+
+    def outputs(self, x_s: Tensor, x_t: Tensor) -> Tuple[Any, Any]:
+        return self.net(self.backbone(x_s)), self.net(self.backbone(x_t), grad_reverse=True)
+
+    def transfer(self, y_s: Tensor, f_s: Tensor, y_t: Tensor, f_t: Tensor, labels: Tensor) -> Terms:
+        return {"unknown": self.hparams.trade_off * self.loss(y_t)}
+
+    @torch.no_grad()
+    def predict(self, x: Tensor) -> Prediction:
+        logits, unknown = self.net(self.backbone(x)).float(), self.split.unknown
+        return Prediction(logits[:, :unknown].softmax(-1), logits.softmax(-1)[:, unknown], logits.argmax(-1) == unknown)
+
+
+@dataclass
+class PadaHparams(AdversarialHparams):
+    """Of PADA."""
+
+    update_share: float = hp(0.025, "tllib's script: every 500 of 20000 steps", "share of the run between class weights")
+    temperature: float = hp(0.1, "tllib's script", "of the probabilities that the class weights are means of")
+
+
+class TllibPada(TllibDann):
+    """`Partial Adversarial Domain Adaptation (ECCV 2018) <https://arxiv.org/abs/1808.04205>`_: DANN, with classes
+    weighed by how often the target is taken for them."""
+
+    part, Hparams = "alignment.dann", PadaHparams
+
+    def build(self, part: Any) -> None:
+        super().build(part)
+        self.weigh = tllib("reweight.pada").ClassWeightModule(self.hparams.temperature)
+        self.register_buffer("class_weight", torch.ones(self.split.num_source))
+        self.every, self.target_features = 0, None
+
+    def prepare(self, context: Context) -> None:
+        super().prepare(context)
+        self.every = max(1, round(self.hparams.update_share * context.steps))
+        self.target_features = context.target_features
+
+    def update(self, source: Batch, target: Batch, step: int, play: Any) -> Dict[str, Tensor]:
+        if step and step % self.every == 0 and self.target_features is not None:
+            self.class_weight.copy_(self.weigh(self._target_logits()))
+        return super().update(source, target, step, play)
+
+    @torch.no_grad()
+    def _target_logits(self) -> Tensor:
+        f = self.target_features().to(self.class_weight.device)
+        self.net.eval()
+        logits = self.net(f).float()
+        self.net.train()
+        return logits
+
+    def source_loss(self, ce: Tensor, labels: Tensor) -> Tensor:
+        w = self.class_weight[labels]
+        return pooled_mean(w * ce) / gather_rows(w).mean()
+
+    def transfer(self, y_s: Tensor, f_s: Tensor, y_t: Tensor, f_t: Tensor, labels: Tensor) -> Terms:
+        w_s = self.class_weight[labels]
+        w_t = w_s.mean().expand_as(w_s)
+        return {"adversarial": self.hparams.trade_off * self.loss(f_s, f_t, w_s, w_t)}
+
+
+@dataclass
+class IwanHparams(AdversarialHparams):
+    """Of IWAN."""
+
+    trade_off: float = hp(3.0, "tllib's script", "weight of the weighted adversarial loss, and 1.5 times that of the first one")
+    trade_off_entropy: float = hp(0.1, "tllib's script: gamma", "weight of the target's entropy")
+    grl_gamma: float = hp(10.0, "tllib's script: 10000 iterations in units of 1000", "speed of the reversal's growth")
+
+
+class TllibIwan(TllibMethod):
+    """`Importance Weighted Adversarial Nets for Partial Domain Adaptation (CVPR 2018) <https://arxiv.org/abs/1803.09210>`_:
+    a first discriminator, which the features do not try to deceive, tells how much each source sample should count."""
+
+    part, Hparams = "alignment.dann", IwanHparams
+
+    def build(self, part: Any) -> None:
+        reweight = tllib("reweight.iwan")
+        self.net = self.classifier(reweight, self.split.num_source)
+        first, second = (self.discriminator(self.net.features_dim, batch_norm=False) for _ in range(2))
+        self.first = part.DomainAdversarialLoss(first, grl=self.reversal())
+        self.second = part.DomainAdversarialLoss(second, grl=self.reversal())
+        self.importance = reweight.ImportanceWeightModule(first)
+        self.entropy = tllib("modules.entropy").entropy
+
+    def transfer(self, y_s: Tensor, f_s: Tensor, y_t: Tensor, f_t: Tensor, labels: Tensor) -> Terms:
+        hp = self.hparams
+        w_s = self.importance.get_importance_weight(f_s.detach())
+        return {"first": 1.5 * hp.trade_off * self.first(f_s.detach(), f_t.detach()),
+                "second": hp.trade_off * self.second(f_s, f_t, w_s=w_s),
+                "entropy": hp.trade_off_entropy * self.entropy(y_t.softmax(1), reduction="mean")}  # fmt: skip

@@ -23,6 +23,7 @@ METHODS = _Methods(
     "method",
     {
         "divergence": "tllib_ext.methods.divergence:Divergence",
+        "credo": "tllib_ext.methods.credo:Credo",
         "source_only": "tllib_ext.methods.source_only:SourceOnly",
         "dann": "tllib_ext.methods.dann:Dann",
         "tcl": "tllib_ext.methods.tcl:Tcl",

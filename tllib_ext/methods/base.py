@@ -6,8 +6,9 @@ labels: a target :class:`Batch` has ``y=None``.
 """
 
 from dataclasses import dataclass, field, fields
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -97,6 +98,8 @@ class Method(nn.Module):
     presets: Dict[str, Dict[str, Any]] = {"official": {}}
     #: what ``Prediction.score`` is compared with, where there is one number for all images.
     threshold: Optional[float] = None
+    #: beginnings of state names that only training needs (a memory of the target); a saved model leaves them out.
+    training_only: Tuple[str, ...] = ()
     #: accumulates what :meth:`observe` is told; set by the run, None outside of one.
     audit: Optional[Audit] = None
 
@@ -116,6 +119,10 @@ class Method(nn.Module):
     def update(self, source: Batch, target: Batch, step: int, play: "Any") -> Dict[str, Tensor]:
         """One iteration. Returns detached scalars by name; never calls ``.item()``."""
         raise NotImplementedError
+
+    def balance_labels(self, given: np.ndarray) -> np.ndarray:
+        """Labels by which source batches are class-balanced; asked once, after :meth:`prepare`."""
+        return given
 
     def observe(self, source: Batch, loss: Tensor, logits: Sequence[Tensor]) -> None:
         """Tell the audit of the source labels what a step saw: per-sample losses and the heads' logits."""

@@ -89,6 +89,7 @@ class Dance(Method):
     """
 
     Hparams = DanceHparams
+    training_only = ("bank.",)
     presets = {"official": {}, "paper": {"rho": "log_k", "eps": 0.0}}
 
     def __init__(self, backbone: nn.Module, split: LabelSplit, hparams: Optional[DanceHparams] = None):

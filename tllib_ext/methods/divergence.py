@@ -15,13 +15,15 @@ throws the gradient away), and B's target features serve the first repeat of C (
 
 import math
 from dataclasses import dataclass
-from typing import Any, Dict, List, Optional, Union
+from typing import Any, Dict, List, Optional, Tuple, Union
 
 import torch
 from torch import Tensor, nn
 
 from tllib_ext.alignment.divergence import cross_divergence, divergences, joint_loss, mean_distribution_entropy, separation
 from tllib_ext.errors import UserError, closest
+from tllib_ext.labels.belief import estimate_source_labels
+from tllib_ext.labels.transition import LabelModel
 from tllib_ext.methods.base import Batch, Hparams, Method, Prediction, hp
 from tllib_ext.modules.batchnorm import BatchNormReplay
 from tllib_ext.modules.heads import Heads
@@ -73,6 +75,11 @@ class DivergenceHparams(Hparams):
                               ("head", ("cosine", "linear")), ("pred_head", ("first", "sum"))):  # fmt: skip
             if getattr(self, name) not in allowed:
                 raise UserError(f"hyper-parameter {name}={getattr(self, name)!r}: expected {' or '.join(allowed)}")
+        rate = self.drop_rate
+        if rate not in (None, "auto") and not (isinstance(rate, (int, float)) and 0 <= rate < 1):
+            raise UserError(f"--drop-rate {rate}: expected a number in [0, 1), or auto to estimate it")
+        if self.heads < 2:
+            raise UserError(f"--heads {self.heads}: the divergence needs at least 2")
 
     def ablations(self) -> List[str]:
         """The names in ``ablate``."""
@@ -115,6 +122,8 @@ class Divergence(Method):
         self.threshold = self.delta
         self.drop_rate = 0.0 if hp.drop_rate in (None, "auto") else float(hp.drop_rate)
         self.warmup = 0
+        #: what is believed about the labels, where somebody asked (``drop_rate=auto``)
+        self.label_model: Optional[LabelModel] = None
         self.replay = BatchNormReplay(backbone)
 
     def players(self) -> Dict[str, List[Dict[str, Any]]]:
@@ -127,6 +136,10 @@ class Divergence(Method):
         self.warmup = min(101, round(0.04 * context.steps)) if hp.warmup is None else hp.warmup
         if hp.drop_rate is None:
             self.drop_rate = context.rate
+        elif hp.drop_rate == "auto":
+            self.label_model = estimate_source_labels(context, self.split.num_source)
+            self.drop_rate = self.label_model.rate
+            context.say(self.label_model.summary())
         if not self.select:
             self.drop_rate = 0.0
 
@@ -138,11 +151,12 @@ class Divergence(Method):
         # Step A: everybody learns the selected source samples and separates the target.
         logits_s = self.heads(self.backbone(source.x))
         logits_t = self.heads(self.backbone(target.x))
-        loss_s = joint_loss(logits_s, source.y, self.lam)
+        labels, weights = self.believe(source)
+        loss_s = joint_loss(logits_s, labels, self.lam)
         kept = pooled_small_loss(loss_s, self.drop_rate)
-        self.observe(source, loss_s, logits_s)
+        self._observe_given(source, loss_s, logits_s, labels, self.lam)
         crs = divergences(logits_t)[1]
-        terms = {"source": pooled_mean(loss_s, kept)}
+        terms = {"source": pooled_mean(weights * loss_s, kept)}
         if self.eta_crs:
             terms["crs"] = self.eta_crs * self._separate_crs(crs)
         if self.eta_ent:
@@ -161,11 +175,11 @@ class Divergence(Method):
         self.replay.after()
         with torch.no_grad():
             f_s = self.backbone(source.x)
-        loss_s = joint_loss(self.heads(f_s), source.y, self.lam)
+        loss_s = joint_loss(self.heads(f_s), labels, self.lam)
         if self.hparams.reselect:
             kept = pooled_small_loss(loss_s, self.drop_rate)
         apart = self._clamp(cross_divergence(self.heads(f_t.detach())))
-        play.descend({"source": pooled_mean(loss_s, kept), "apart": -self.hparams.eta * pooled_mean(apart)}, "C")
+        play.descend({"source": pooled_mean(weights * loss_s, kept), "apart": -self.hparams.eta * pooled_mean(apart)}, "C")
 
         # Step C: G brings them together again on what looks known.
         if self.hparams.skip_empty and not any_known():
@@ -182,16 +196,27 @@ class Divergence(Method):
             play.descend({"together": self.hparams.eta * mean}, "G")
         return log
 
+    def believe(self, source: Batch) -> Tuple[Tensor, Union[Tensor, float]]:
+        """Labels to learn and their weights: the given ones, all equal. Our own method believes otherwise."""
+        return source.y, 1.0
+
     def _warm_up(self, source: Batch, target: Batch, play: Any) -> Dict[str, Tensor]:
         logits_s = self.heads(self.backbone(source.x))
         logits_t = self.heads(self.backbone(target.x))
-        loss_s = joint_loss(logits_s, source.y, lam=0.0)
-        self.observe(source, loss_s, logits_s)
-        terms = {"source": pooled_mean(loss_s)}
+        labels, weights = self.believe(source)
+        loss_s = joint_loss(logits_s, labels, lam=0.0)
+        self._observe_given(source, loss_s, logits_s, labels, 0.0)
+        terms = {"source": pooled_mean(weights * loss_s)}
         if self.eta_ent:
             terms["ent"] = self.eta_ent * self._separate_ent(logits_t)
         play.descend(terms, "G", "C")
         return {"loss": terms["source"].detach()}
+
+    def _observe_given(self, source: Batch, loss: Tensor, logits: List[Tensor], labels: Tensor, lam: float) -> None:
+        if self.audit is not None and labels is not source.y:  # the audit is of the given labels, whatever we learn
+            with torch.no_grad():
+                loss = joint_loss(logits, source.y, lam)
+        self.observe(source, loss, logits)
 
     def _separate_crs(self, crs: Tensor) -> Tensor:
         hp = self.hparams

@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any, Dict, Optional
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from tllib_ext.errors import UserError
 from tllib_ext.files import whole_file
+from tllib_ext.methods.base import Method
 
-__all__ = ["save_checkpoint", "load_checkpoint", "save_model", "load_model"]
+__all__ = ["save_checkpoint", "load_checkpoint", "save_model", "load_model", "load_method"]
 
 FORMAT = 1
 
@@ -26,10 +27,9 @@ def save_checkpoint(folder: Path, state: Dict[str, Any], keep: int = 1, name: st
     torch.save({"format": FORMAT, **state}, buffer)
     with whole_file(folder / f"{name}.pt") as draft:
         draft.write_bytes(buffer.getbuffer())
-    if keep > 1:
-        kept = folder / f"step_{state['step']:08d}.pt"
-        kept.unlink(missing_ok=True)
-        os.link(folder / f"{name}.pt", kept)
+    if keep > 1 and name == "last":
+        with whole_file(folder / f"step_{state['step']:08d}.pt") as draft:
+            draft.write_bytes(buffer.getbuffer())
         for old in sorted(folder.glob("step_*.pt"))[:-keep]:
             old.unlink()
 
@@ -48,17 +48,19 @@ def load_checkpoint(folder: Path) -> Optional[Dict[str, Any]]:
     return state
 
 
-def save_model(file: Path, method: nn.Module, frozen: Optional[nn.Module], metadata: Dict[str, Any]) -> None:
+def save_model(file: Path, method: Method, frozen: Optional[nn.Module], metadata: Dict[str, Any]) -> None:
     """The trained method (and the frozen backbone under it) as safetensors, with what is needed to use it as JSON."""
-    from safetensors.torch import save_file
+    from safetensors.torch import save
 
-    tensors = {f"method.{name}": value for name, value in method.state_dict().items()}
+    state = {name: value for name, value in method.state_dict().items() if not name.startswith(method.training_only)}
+    tensors = {f"method.{name}": value for name, value in state.items()}
     if frozen is not None:
         tensors.update({f"frozen.{name}": value for name, value in frozen.state_dict().items()})
     tensors = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
+    # Through memory: the library's own writer turns a full disk into an error of its own, with no file's name.
+    data = save(tensors, {"tllib_ext": json.dumps({"format": FORMAT, **metadata})})
     with whole_file(file) as draft:
-        save_file(tensors, draft, {"tllib_ext": json.dumps({"format": FORMAT, **metadata})})
-        draft.chmod(0o644)  # safetensors makes files that only their owner can read
+        draft.write_bytes(data)
 
 
 def load_model(file: os.PathLike) -> Any:
@@ -71,12 +73,24 @@ def load_model(file: os.PathLike) -> Any:
         with safe_open(file, framework="pt") as opened:
             metadata = json.loads((opened.metadata() or {}).get("tllib_ext", "{}"))
             tensors = {name: opened.get_tensor(name) for name in opened.keys()}
-    except (SafetensorError, OSError, ValueError) as error:
+    except (SafetensorError, OSError, ValueError, RecursionError) as error:
         raise UserError(f"cannot read the model {file}: {error}") from None
-    if metadata.get("format") != FORMAT:
-        raise UserError(f"{file} was written by another version (format {metadata.get('format')}, expected {FORMAT})")
+    if not isinstance(metadata, dict) or metadata.get("format") != FORMAT:
+        raise UserError(f"{file} was not written by this version of tllib_ext: it lacks the mark of format {FORMAT}")
+    if not isinstance(metadata.get("method"), str) or not isinstance(metadata.get("hparams"), dict):
+        raise UserError(f"{file} does not say which method it is of: expected a model that a finished run wrote")
     parts: Dict[str, Dict[str, Any]] = {"method": {}, "frozen": {}}
     for name, value in tensors.items():
         part, _, rest = name.partition(".")
         parts.setdefault(part, {})[rest] = value
     return metadata, parts["method"], parts["frozen"]
+
+
+def load_method(method: Method, tensors: Dict[str, Tensor], where: Any) -> None:
+    """Put the tensors of :func:`load_model` into a method built with the same settings."""
+    own = {name: value for name, value in method.state_dict().items() if name.startswith(method.training_only)}
+    try:
+        method.load_state_dict({**own, **tensors})
+    except RuntimeError as error:
+        reason = str(error).splitlines()[-1].strip()
+        raise UserError(f"the model in {where} does not fit these settings: {reason}") from None

@@ -19,6 +19,8 @@ class Context:
         rate (float): the noise rate that the experimenter gave, the paper's drop rate
         seed (int): the run's seed
         source_labels (numpy.ndarray, optional): the given, possibly wrong, labels in list order
+        source_inputs, target_inputs (tensor, optional): frozen features, where these are what the networks get
+        say (callable): prints a line to the log
         source_features, target_features (callable, optional): the current G's features of a whole domain in list
             order, in evaluation mode and without augmentation: :math:`(N, D)`, on the CPU
     """
@@ -29,5 +31,8 @@ class Context:
     rate: float = 0.0
     seed: int = 0
     source_labels: Optional[np.ndarray] = field(default=None, repr=False)
+    source_inputs: Optional[Tensor] = field(default=None, repr=False)
+    target_inputs: Optional[Tensor] = field(default=None, repr=False)
+    say: Callable[[str], None] = field(default=lambda text: None, repr=False)
     source_features: Optional[Callable[[], Tensor]] = field(default=None, repr=False)
     target_features: Optional[Callable[[], Tensor]] = field(default=None, repr=False)

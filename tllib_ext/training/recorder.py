@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Dict, List, Optional
 
 from tllib_ext import __version__
-from tllib_ext.files import write_json
+from tllib_ext.files import write_json, write_text
 
 __all__ = ["Recorder", "environment"]
 
@@ -56,6 +56,7 @@ class Recorder:
     def __init__(self, folder: Path, active: bool = True):
         self.folder, self.active = Path(folder), active
         self._tb: Any = None
+        self._begin = 0
         if active:
             self.folder.mkdir(parents=True, exist_ok=True)
 
@@ -69,22 +70,25 @@ class Recorder:
         """The evaluations recorded so far; a torn last line is left out."""
         return read_lines(self.folder / "results.jsonl")
 
-    def keep_until(self, step: int) -> None:
-        """Forget evaluations after ``step``, which a resumed run will make again."""
+    def keep_before(self, step: int) -> None:
+        """Forget the evaluations at ``step`` and after, which a resumed run will make again."""
         if self.active:
-            kept = [line for line in self.lines() if line["step"] <= step]
-            from tllib_ext.files import write_text
-
+            kept = [line for line in self.lines() if line["step"] < step]
             write_text(self.folder / "results.jsonl", "".join(json.dumps(line) + "\n" for line in kept))
+            self._begin = step
 
     def evaluation(self, record: Dict[str, Any]) -> None:
         """Append one evaluation, and its numbers to tensorboardX."""
         if not self.active:
             return
-        with open(self.folder / "results.jsonl", "a", encoding="utf-8") as file:
-            file.write(json.dumps(record) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
+        path = self.folder / "results.jsonl"
+        try:
+            with open(path, "a", encoding="utf-8") as file:
+                file.write(json.dumps(record) + "\n")
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(path)) from None
         for name, value in record.items():
             if isinstance(value, float):
                 self.scalar(name, value, record["step"])
@@ -100,7 +104,7 @@ class Recorder:
         if self._tb is None:
             from tensorboardX import SummaryWriter
 
-            self._tb = SummaryWriter(str(self.folder / "tb"))
+            self._tb = SummaryWriter(str(self.folder / "tb"), purge_step=self._begin or None)
         return self._tb
 
     def finish(self, results: Dict[str, Any]) -> None:
@@ -116,9 +120,9 @@ def read_lines(file: Path) -> List[Dict[str, Any]]:
     if not file.exists():
         return []
     records = []
-    for line in file.read_text(encoding="utf-8").split("\n"):
+    for line in file.read_text(encoding="utf-8", errors="replace").split("\n"):
         try:
             records.append(json.loads(line))
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
-    return [record for record in records if isinstance(record, dict) and "step" in record]
+    return [record for record in records if isinstance(record, dict) and type(record.get("step")) is int]

@@ -4,7 +4,7 @@ import argparse
 import dataclasses
 import time
 from pathlib import Path
-from typing import Any, Dict, Optional
+from typing import Any, Dict, Optional, Tuple
 
 import numpy as np
 from prettytable import PrettyTable
@@ -13,8 +13,10 @@ from tqdm import tqdm
 from tllib_ext.cli import method_options
 from tllib_ext.errors import UserError
 from tllib_ext.evaluation.files import write_predictions
+from tllib_ext.files import remove_drafts
+from tllib_ext.report.outputs import gather, write_findings, write_report
 from tllib_ext.training.audit import Audit
-from tllib_ext.training.checkpoint import load_checkpoint, load_model, save_checkpoint, save_model
+from tllib_ext.training.checkpoint import load_checkpoint, load_method, load_model, save_checkpoint, save_model
 from tllib_ext.training.context import Context
 from tllib_ext.training.distributed import gather_objects, rank, start, world_size
 from tllib_ext.training.domain import Steps
@@ -28,6 +30,9 @@ from tllib_ext.training.setup import Parts, build, method_class, parse_hparams
 from tllib_ext.vision.datasets.sampling import BalancedBatches, ShuffledBatches
 
 __all__ = ["run_from_args", "train", "run_folder"]
+
+#: what a run makes besides ``results.json`` and its checkpoints.
+_OUTPUTS = ("results.jsonl", "model.safetensors", "predictions.csv", "suspects.csv", "report.html")
 
 
 def run_from_args(args: argparse.Namespace) -> int:
@@ -78,6 +83,8 @@ def train(parts: Parts) -> Dict[str, Any]:
     folder = gather_objects(run_folder(parts.args))[0]
     lock = Lock(folder) if rank() == 0 else None
     try:
+        if lock is not None:
+            remove_drafts(folder)
         with Stopper() as stopper:
             return _Training(parts, folder, stopper).run()
     finally:
@@ -114,9 +121,9 @@ class _Training:
         if args.overwrite or config is None:
             if args.resume:
                 raise UserError(f"--resume: there is no run in {self.folder} to go on with")
-            if self.folder.exists():
-                for name in ("results.json", "results.jsonl", "checkpoints/last.pt"):
-                    (self.folder / name).unlink(missing_ok=True)
+            # results.json first: whatever is left of the old run if we die here, it does not look finished.
+            for name in ("results.json", "checkpoints/last.pt", *_OUTPUTS):
+                (self.folder / name).unlink(missing_ok=True)
             return None
         changed = differences(config, self.parts.config())
         if changed:
@@ -124,24 +131,30 @@ class _Training:
         state = load_checkpoint(self.folder)
         if state is None and args.resume:
             raise UserError(f"--resume: {self.folder} has no checkpoint yet; leave out --resume to start it anew")
+        if state is None:
+            self.recorder.keep_before(0)
         return state
 
     def _restore(self, state: Dict[str, Any]) -> None:
-        self.method.load_state_dict(state["method"])
-        self.play.load_state_dict(state["play"])
-        self.meter.load_state_dict(state["meter"])
-        if rank() == 0:  # the audit was saved as everybody's sum
-            self.method.audit.load_state_dict(state["audit"])
-        self.start, self.skipped = state["step"], state["skipped"]
-        self.recorder.keep_until(self.start)
+        try:
+            self.method.load_state_dict(state["method"])
+            self.play.load_state_dict(state["play"])
+            self.meter.load_state_dict(state["meter"])
+            self.method.audit.load_state_dict(state["audit"][rank()])
+            self.start, self.skipped = int(state["step"]), int(state["skipped"])
+        except (KeyError, IndexError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+            reason = " ".join(str(error).split())[:200]
+            raise UserError(f"the checkpoint in {self.folder} does not fit this run ({reason}): start anew with --overwrite") from None
+        self.recorder.keep_before(self.start)
         self.say(f"going on at step {self.start} of {self.args.steps} from {self.folder / 'checkpoints' / 'last.pt'}")
 
-    def save(self, done: int, name: str = "last") -> None:
+    def save(self, done: int, name: str = "last", **more: Any) -> None:
         """Write a checkpoint; every process takes part."""
-        audit = self.method.audit.merged().state_dict()
+        # One audit per process: added up in another order, its sums would differ in the last bit.
+        audit = gather_objects({key: value.cpu() for key, value in self.method.audit.state_dict().items()})
         if rank() == 0:
             state = {"step": done, "method": self.method.state_dict(), "play": self.play.state_dict(), "audit": audit,
-                     "meter": self.meter.state_dict(), "skipped": self.skipped}  # fmt: skip
+                     "meter": self.meter.state_dict(), "skipped": self.skipped, **more}  # fmt: skip
             save_checkpoint(self.folder, state, self.args.keep, name)
         self.saved_at = time.monotonic()
 
@@ -149,52 +162,63 @@ class _Training:
         """The loop, then the outputs."""
         args, parts = self.args, self.parts
         batch = args.batch_size * world_size()
-        samplers = (BalancedBatches(parts.noisy.targets, batch, args.seed), ShuffledBatches(len(parts.target), batch, args.seed))
+        labels = self.method.balance_labels(parts.noisy.targets)
+        samplers = (BalancedBatches(labels, batch, args.seed), ShuffledBatches(len(parts.target), batch, args.seed))
         steps = range(self.start, args.steps)
         feeds = [domain.train_batches(Steps(sampler, steps.start, steps.stop, rank(), world_size()))
                  for domain, sampler in zip((parts.source, parts.target), samplers)]  # fmt: skip
+        if self.start and self.evaluation_due(self.start):  # checkpoints are written before the evaluation of their step
+            self.evaluate(self.start)
         fit(self.method, self.play, *feeds, steps, args.seed, self.precision.autocast, self.after_step, self.meter,
             lambda error: self.nonfinite(error, samplers))  # fmt: skip
-        if not self.last:  # the run had died between its last checkpoint and its results
-            prediction, report = evaluate_domain(self.method, parts.target)
-            self.last = {"prediction": prediction, "report": report, "record": self.recorder.lines()[-1]}
         results = self.results()
+        findings = gather(parts, with_map=not args.no_report)
         if rank() == 0:
             _write_outputs(parts, self.folder, self.last)
+            results.update(write_findings(parts, self.folder, findings))
         self.recorder.finish(results)
+        if rank() == 0 and not args.no_report:
+            write_report(self.folder)
         self.say(_tail(self.last["report"], results, self.folder))
         return results
 
+    def evaluation_due(self, done: int) -> bool:
+        """Whether the target is evaluated after this many steps."""
+        return done % self.args.eval_every == 0 or done == self.args.steps
+
     def after_step(self, done: int) -> None:
-        """Evaluation, checkpoint, signals, in this order."""
+        """Checkpoint, signals, evaluation, in this order: a long evaluation holds up nobody who wants to stop."""
         args = self.args
-        minutes = (time.monotonic() - self.saved_at) / 60
-        stop = self.stop_signal(done)
-        if done % args.eval_every == 0 or done == args.steps:
-            self.evaluate(done)
-        # After the evaluation: a run that dies in between makes it again from the checkpoint before.
-        if done % args.checkpoint_every == 0 or done == args.steps or stop or minutes > args.checkpoint_minutes:
+        stop, late = self.agreed(done)
+        if done % args.checkpoint_every == 0 or done == args.steps or stop or late:
             self.save(done)
         if stop:
             raise StopRequested(stop, f"stopped after step {done}, saved in {self.folder}; the same command goes on from there")
+        if self.evaluation_due(done):
+            self.evaluate(done)
 
-    def stop_signal(self, done: int) -> Optional[int]:
-        """The signal that asked for a stop; with several processes they agree on it every ten steps."""
+    def agreed(self, done: int) -> Tuple[Optional[int], bool]:
+        """The signal that asked for a stop, and whether a checkpoint is late; several processes agree every ten steps."""
+        late = (time.monotonic() - self.saved_at) / 60 > self.args.checkpoint_minutes
         if world_size() == 1:
-            return self.stopper.signal
+            return self.stopper.signal, late
         if done % 10:
-            return None
-        return max((number or 0 for number in gather_objects(self.stopper.signal)), default=0) or None
+            return None, False
+        said = gather_objects((self.stopper.signal or 0, late))
+        return max(number for number, _ in said) or None, any(late for _, late in said)
 
     def nonfinite(self, error: NonFiniteLoss, samplers: Any) -> None:
         """Save the state for a look and stop, or (``--on-nonfinite skip``) count and go on for a while."""
         self.skipped += 1
-        paths = [self.parts.noisy.path(i) for i in samplers[0](error.step)[:3]]
         if self.args.on_nonfinite == "skip" and self.skipped <= max(10, self.args.steps // 100):
             self.say(f"step {error.step} dropped: {error} (number {self.skipped})")
             return
-        self.save(error.step, "nonfinite")
-        more = f"; source images {', '.join(paths)}, …; state saved in {self.folder / 'checkpoints' / 'nonfinite.pt'}"
+        views = (self.parts.noisy, self.parts.target.view)
+        images = [[view.path(i) for i in sampler(error.step)] for view, sampler in zip(views, samplers)]
+        self.save(error.step, "nonfinite", term=error.term, source_images=images[0], target_images=images[1])
+        some = " and ".join(f"{', '.join(paths[:2])}, …" for paths in images)
+        tries = f" (and {self.skipped - 1} steps were dropped before)" if self.skipped > 1 else ""
+        more = f"{tries}; images {some}: all of them and the state are in {self.folder / 'checkpoints' / 'nonfinite.pt'}"
         raise NonFiniteLoss(error.term, error.step, error.value, more)
 
     def evaluate(self, done: int) -> None:
@@ -233,6 +257,9 @@ def _context(parts: Parts) -> Context:
         rate=parts.noisy.rate,
         seed=parts.args.seed,
         source_labels=parts.noisy.targets,
+        source_inputs=parts.source.features,
+        target_inputs=parts.target.features,
+        say=tqdm.write if rank() == 0 else (lambda text: None),
         source_features=lambda: features_of(parts.method.backbone, parts.source),
         target_features=lambda: features_of(parts.method.backbone, parts.target),
     )
@@ -296,10 +323,7 @@ def _test(args: argparse.Namespace) -> int:
         args.method = metadata["method"]
     args.hp = [f"{name}={value}" for name, value in metadata["hparams"].items()]
     parts = build(args)
-    try:
-        parts.method.load_state_dict(tensors)
-    except RuntimeError as error:
-        raise UserError(f"the model in {args.log} does not fit these flags: {str(error).splitlines()[-1].strip()}") from None
+    load_method(parts.method, tensors, args.log)
     _, report = evaluate_domain(parts.method, parts.target)
     print("the target is unlabelled" if report is None else report.table())
     return 0

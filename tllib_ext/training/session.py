@@ -1,9 +1,11 @@
 """A run folder while somebody works in it: the lock, the signals, and whether to go on where it stopped."""
 
+import errno
 import fcntl
 import json
 import os
 import signal
+import time
 from pathlib import Path
 from typing import Any, Dict, List, Optional
 
@@ -13,7 +15,7 @@ __all__ = ["Lock", "Stopper", "StopRequested", "differences", "read_config"]
 
 #: flags that do not change what a run computes.
 FREE = {"command", "log", "overwrite", "resume", "workers", "cache", "device", "phase", "config", "download", "list_hp",
-        "checkpoint_every", "checkpoint_minutes", "keep", "no_report", "quiet", "check", "root"}  # fmt: skip
+        "checkpoint_every", "checkpoint_minutes", "keep", "no_report", "quiet", "check", "root", "on_nonfinite"}  # fmt: skip
 
 
 class StopRequested(Exception):
@@ -29,12 +31,15 @@ class Lock:
 
     def __init__(self, folder: Path):
         folder.mkdir(parents=True, exist_ok=True)
-        self._file = open(folder / ".lock", "w")
+        self._file = open(folder / ".lock", "a")
         try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            self._file.close()
-            raise UserError(f"{folder} is in use by another run: wait for it, or choose another --log") from None
+            # lockf, not flock: the processes that decode images must not keep the lock when this one is killed.
+            fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno in (errno.EACCES, errno.EAGAIN):
+                self._file.close()
+                raise UserError(f"{folder} is in use by another run: wait for it, or choose another --log") from None
+            # a file system without locks is trusted to have one user
 
     def release(self) -> None:
         """Let others in."""
@@ -44,6 +49,9 @@ class Lock:
 class Stopper:
     """Notices SIGINT and SIGTERM so that the loop can finish its step; a second signal stops at once.
 
+    Under ``torchrun`` a signal to everybody arrives twice, once from the sender and once passed on by ``torchrun``: there
+    the second one counts only after :attr:`GRACE` seconds.
+
     Examples::
 
         >>> with Stopper() as stop:
@@ -52,8 +60,12 @@ class Stopper:
         True
     """
 
+    #: seconds within which ``torchrun`` repeats a signal
+    GRACE = 5.0
+
     def __init__(self) -> None:
         self.signal: Optional[int] = None
+        self._deaf_until = 0.0
         self._before: Dict[int, Any] = {}
 
     def __enter__(self) -> "Stopper":
@@ -65,9 +77,11 @@ class Stopper:
         return self
 
     def _note(self, number: int, frame: Any) -> None:
-        if self.signal is not None:
+        if self.signal is None:
+            self.signal = number
+            self._deaf_until = time.monotonic() + (self.GRACE if "TORCHELASTIC_RUN_ID" in os.environ else 0.0)
+        elif time.monotonic() >= self._deaf_until:
             os._exit(128 + number)
-        self.signal = number
 
     def __exit__(self, *exc: Any) -> None:
         for number, handler in self._before.items():
@@ -80,7 +94,7 @@ def read_config(folder: Path) -> Optional[Dict[str, Any]]:
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"cannot read {folder / 'config.json'}: {error}") from None
     if not isinstance(config, dict):
         raise UserError(f"{folder / 'config.json'} is not a run's configuration")

@@ -123,6 +123,7 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
     g = parser.add_argument_group("output")
     g.add_argument("--log", metavar="FOLDER", help="run folder; default: runs/<data>_<source>2<target>_<noise>_<method>_seed<N>")
     g.add_argument("--overwrite", action="store_true", help="replace a finished run in --log FOLDER")
+    g.add_argument("--no-report", action="store_true", help="write no plots and no report.html (python -m tllib_ext.report makes them)")
     g.add_argument("--phase", choices=["train", "test"], default="train", help="test: evaluate the model in --log FOLDER again")
     g.add_argument("-c", "--config", metavar="YAML", help="file of flags, 'noise: pair' per line; flags on the command line win")
 

@@ -1,0 +1,113 @@
+"""A map of the features: t-SNE of some source and target samples, kept in ``tsne.csv``."""
+
+import csv
+from inspect import signature
+from pathlib import Path
+from typing import Any, Iterator, NamedTuple, Tuple, Union
+
+import numpy as np
+from torch import Tensor
+
+from tllib_ext.evaluation.csvfile import atomic_text, read_columns
+from tllib_ext.training.domain import Domain
+
+__all__ = ["GROUPS", "Embedding", "Part", "choose", "groups_of", "read_embedding", "tsne", "write_embedding"]
+
+#: whose sample a point is; ``target`` where the target has no labels
+GROUPS = ("source", "target shared", "target unknown", "target")
+
+
+class Part:
+    """Some samples of a domain, with what :func:`~tllib_ext.training.predict.over_domain` needs.
+
+    Args:
+        domain (Domain): the whole
+        index (numpy.ndarray): which samples, in this order
+    """
+
+    def __init__(self, domain: Domain, index: np.ndarray):
+        self.domain, self.index = domain, index
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def in_order(self, batch: int, rank: int = 0, world: int = 1) -> Iterator[Tuple[np.ndarray, Tensor]]:
+        """Indices and inputs of this process's share, without augmentation."""
+        import torch
+
+        domain, mine = self.domain, np.array_split(self.index, world)[rank]
+        chunks = [mine[start : start + batch] for start in range(0, len(mine), batch)]
+        if domain.features is not None:
+            for chunk in chunks:
+                yield chunk, domain.features[torch.from_numpy(chunk).to(domain.device)]
+        else:
+            for chunk, rows in zip(chunks, domain.pixels.stream(chunks)):
+                yield chunk, domain.augment.centre(rows.to(domain.device, non_blocking=True))
+
+
+class Embedding(NamedTuple):
+    """The columns of ``tsne.csv``: a group's number in :data:`GROUPS`, the sample's index in its domain, the point."""
+
+    group: np.ndarray
+    index: np.ndarray
+    x: np.ndarray
+    y: np.ndarray
+
+
+def choose(size: int, limit: int, seed: int) -> np.ndarray:
+    """At most ``limit`` of ``size`` positions, in order, each as likely as any other.
+
+    Examples::
+
+        >>> choose(3, 5, 0).tolist(), len(choose(100, 5, 0))
+        ([0, 1, 2], 5)
+    """
+    if size <= limit:
+        return np.arange(size)
+    return np.sort(np.random.default_rng(seed).choice(size, limit, replace=False))
+
+
+def tsne(features: np.ndarray, seed: int) -> np.ndarray:
+    r"""Points in the plane for features on the unit sphere, :math:`(N, D)` to :math:`(N, 2)`.
+
+    The heads see directions, so distances are between directions.
+    """
+    from sklearn.decomposition import PCA
+    from sklearn.manifold import TSNE
+
+    x = np.asarray(features, dtype=np.float64)
+    x = x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-12)
+    if len(x) < 5:  # too few for a neighbourhood
+        return np.c_[x, np.zeros((len(x), 2))][:, :2]
+    x = PCA(min(30, *x.shape), svd_solver="full", random_state=seed).fit_transform(x)
+    perplexity = min(30.0, (len(x) - 1) / 3)
+    start = x[:, :2] if x.shape[1] > 1 else np.c_[x, np.zeros(len(x))]
+    start = 1e-4 * start / max(start[:, 0].std(), 1e-12)
+    rounds = "max_iter" if "max_iter" in signature(TSNE).parameters else "n_iter"  # renamed in scikit-learn 1.5
+    return TSNE(2, perplexity=perplexity, init=start, random_state=seed, learning_rate="auto", **{rounds: 500}).fit_transform(x)
+
+
+def groups_of(source: int, target_labels: Any, target_index: np.ndarray, unknown: int) -> np.ndarray:
+    """Group numbers of ``source`` source samples followed by the target samples at ``target_index``."""
+    if target_labels is None:
+        target = np.full(len(target_index), GROUPS.index("target"))
+    else:
+        is_unknown = np.asarray(target_labels)[target_index] == unknown
+        target = np.where(is_unknown, GROUPS.index("target unknown"), GROUPS.index("target shared"))
+    return np.r_[np.full(source, GROUPS.index("source")), target].astype(np.int64)
+
+
+def write_embedding(file: Union[str, Path], embedding: Embedding) -> None:
+    """Write ``tsne.csv`` whole: ``group,index,x,y``."""
+    with atomic_text(file) as stream:
+        writer = csv.writer(stream)
+        writer.writerow(Embedding._fields)
+        names = [GROUPS[g] for g in embedding.group]
+        points = [[f"{value:.4f}" for value in axis] for axis in (embedding.x, embedding.y)]
+        writer.writerows(zip(names, embedding.index.tolist(), *points))
+
+
+def read_embedding(file: Union[str, Path]) -> Embedding:
+    """Read what :func:`write_embedding` wrote."""
+    converters = {"group": (GROUPS.index, np.int64), "index": (int, np.int64), "x": (float, np.float64), "y": (float, np.float64)}
+    return Embedding(**read_columns(file, converters, Embedding._fields))

@@ -1,0 +1,83 @@
+r"""`Domain-Adversarial Training of Neural Networks (JMLR 2016) <https://arxiv.org/abs/1505.07818>`_, as tllib runs it.
+
+A discriminator D learns to tell source from target features; a gradient reversal makes the features deceive it::
+
+    min over G, C, D   mean CE(C(z_s), y) + t/2 [mean -log D(R(z_s)) + mean -log(1 - D(R(z_t)))]        z = bottleneck(G(x))
+    R: identity forward, -lambda backward; lambda = 2 / (1 + exp(-gamma p)) - 1, p = share of the run
+
+Both domains go through the network in one batch, so batch norm mixes them (tllib and the paper; the DANCE family does
+not). DANN has no notion of unknown: the customary entropy rule decides. tllib's open-set script instead trains K+1
+outputs and puts a constant threshold in the place of the last; with K outputs that is ``--unknown-rule confidence``.
+tllib counts iterations in lambda (1000 is its unit, 20000 its run); here the share of the run counts.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Dict, List, Optional
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from tllib_ext.methods.base import Batch, Hparams, Method, Prediction, hp
+from tllib_ext.methods.rules import EntropyRule
+from tllib_ext.modules.adversarial import DomainDiscriminator, domain_loss, gradient_reverse, grl_coefficient
+from tllib_ext.training.context import Context
+from tllib_ext.training.distributed import pooled_mean
+from tllib_ext.vision.datasets.split import LabelSplit
+
+__all__ = ["Dann", "DannHparams"]
+
+
+@dataclass
+class DannHparams(Hparams):
+    """Defaults are tllib's closed-set script, on the DANCE family's learning rate."""
+
+    trade_off: float = hp(1.0, "tllib", "t, weight of the adversarial loss")
+    grl_gamma: float = hp(20.0, "tllib: 20000 iterations in units of 1000; paper: 10", "speed of the reversal's growth")
+    bottleneck: int = hp(256, "tllib", "width of z")
+    hidden: int = hp(1024, "tllib", "width of the discriminator's hidden layers")
+    lr_mult: float = hp(1.0, "tllib closed set and DANCE: lr 0.01; tllib open set: 0.2", "of every learning rate")
+    unknown_rule: str = hp("entropy", "DANCE, GLC", "entropy or confidence")
+    unknown_threshold: Optional[float] = hp(None, "customary", "share of log K (default 0.5), or least confidence (0.5)")
+
+
+class Dann(Method):
+    """Domain-adversarial training."""
+
+    Hparams = DannHparams
+
+    def __init__(self, backbone: nn.Module, split: LabelSplit, hparams: Optional[DannHparams] = None):
+        super().__init__(backbone, split, hparams)
+        hp = self.hparams
+        self.bottleneck = nn.Sequential(nn.Linear(backbone.out_features, hp.bottleneck), nn.BatchNorm1d(hp.bottleneck), nn.ReLU())
+        self.head = nn.Linear(hp.bottleneck, split.num_source)
+        self.discriminator = DomainDiscriminator(hp.bottleneck, hp.hidden, "batch_norm")
+        self.rule = EntropyRule(split.num_source, hp.unknown_rule, hp.unknown_threshold)
+        self.threshold = self.rule.threshold
+        self.steps = 1
+
+    def players(self) -> Dict[str, List[Dict[str, Any]]]:
+        mult = self.hparams.lr_mult
+        heads = [*self.bottleneck.parameters(), *self.head.parameters()]
+        return {"G": [{"params": self.backbone.parameters(), "lr_mult": 0.1 * mult}],
+                "C": [{"params": heads, "lr_mult": mult}],
+                "D": [{"params": self.discriminator.parameters(), "lr_mult": mult}]}  # fmt: skip
+
+    def prepare(self, context: Context) -> None:
+        self.steps = max(1, context.steps)
+
+    def update(self, source: Batch, target: Batch, step: int, play: Any) -> Dict[str, Tensor]:
+        z = self.bottleneck(self.backbone(torch.cat([source.x, target.x])))
+        size = len(source.x)
+        logits_s = self.head(z[:size])
+        ce = F.cross_entropy(logits_s.float(), source.y, reduction="none")
+        self.observe(source, ce, [logits_s])
+        d = self.discriminator(gradient_reverse(z, grl_coefficient(step / self.steps, self.hparams.grl_gamma)))
+        adversarial = 0.5 * (pooled_mean(domain_loss(d[:size], True)) + pooled_mean(domain_loss(d[size:], False)))
+        terms = {"source": pooled_mean(ce), "adversarial": self.hparams.trade_off * adversarial}
+        play.descend(terms, "G", "C", "D")
+        return {"loss": terms["source"].detach(), "adversarial": adversarial.detach()}
+
+    @torch.no_grad()
+    def predict(self, x: Tensor) -> Prediction:
+        return self.rule(self.head(self.bottleneck(self.backbone(x))))

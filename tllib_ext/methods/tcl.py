@@ -1,0 +1,136 @@
+r"""`Transferable Curriculum for Weakly-Supervised Domain Adaptation (AAAI 2019)
+<https://ojs.aaai.org/index.php/AAAI/article/view/4424>`_: noisy source labels, closed label sets.
+
+DANN in which a source sample takes part only while it is easy *and* looks like the target::
+
+    w_i   = 1[ CE_i - mu log(1 - d_i) < age ],   age = -log tau_y - mu log(1 - tau_d)       d: "source" by D, no gradient
+    loss  = 1/B_s sum w_i CE_i  +  1/(B_s + B_t) [sum -w_i log d_i + sum -log(1 - d_j)]  +  0.1 mean H(p_t)
+    first 15 % of the run: w = 1
+
+The threshold is on the loss itself, not on a share of the batch: a classifier that has not learnt by the end of the
+warm-up (CE > age = 1.273) drops everything, and the discriminator then sees the target alone; the losses stay finite.
+The authors' code freezes the backbone (preset ``released``); by default it is fine-tuned like that of every other method.
+Momentum is Nesterov's and source batches are class-balanced here, as for every method. Unknown: the entropy rule.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any, Dict, List, Optional
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from tllib_ext.methods.base import Batch, Hparams, Method, Prediction, hp
+from tllib_ext.methods.rules import EntropyRule
+from tllib_ext.modules.adversarial import DomainDiscriminator, domain_loss, entropy, gradient_reverse, grl_coefficient
+from tllib_ext.training.context import Context
+from tllib_ext.training.distributed import pooled_mean
+from tllib_ext.vision.datasets.split import LabelSplit
+
+__all__ = ["Tcl", "TclHparams", "curriculum"]
+
+
+def curriculum(ce: Tensor, d: Tensor, mu: float, tau_y: float, tau_d: float) -> Tensor:
+    r"""Which source samples take part: :math:`1[CE_i - \mu \log(1 - d_i) < -\log \tau_y - \mu \log(1 - \tau_d)]`.
+
+    Shape:
+        - ce: :math:`(N, )` losses; d: :math:`(N, )` *logits* of "source"
+        - Outputs: :math:`(N, )` of 0 and 1, without gradient
+
+    Examples::
+
+        >>> curriculum(torch.tensor([1.2, 1.2]), torch.tensor([-1., 5.]), mu=0.1, tau_y=0.3, tau_d=0.5).tolist()
+        [1.0, 0.0]
+    """
+    age = -math.log(tau_y) - mu * math.log(1 - tau_d)
+    return (ce.detach() + mu * domain_loss(d.detach(), False) < age).float()
+
+
+@dataclass
+class TclHparams(Hparams):
+    """Defaults are the authors' code on the DANCE family's learning rate and with a trained backbone."""
+
+    mu: float = hp(0.1, "code", "weight of transferability beside easiness")
+    tau_y: float = hp(0.3, "code", "a sample of this probability, and of tau_d, is just easy enough")
+    tau_d: float = hp(0.5, "code", "see tau_y")
+    trade_off: float = hp(1.0, "code", "weight of the adversarial loss")
+    entropy_weight: float = hp(0.1, "code", "weight of the target's entropy")
+    warmup: float = hp(0.15, "code: 3000 of 20000 iterations", "share of the run with all samples")
+    grl_gamma: float = hp(20.0, "code: 10, max 10000, of 20000 iterations", "speed of the reversal's growth over the run")
+    freeze: bool = hp(False, "code: true; for comparability: false", "keep the backbone as it is, in evaluation mode")
+    init: str = hp("default", "code: normal; torch's learns within shorter runs", "default, or normal: the code's small weights")
+    bottleneck: int = hp(256, "code", "width of z")
+    hidden: int = hp(1024, "code", "width of the discriminator's hidden layers")
+    lr_mult: float = hp(1.0, "DANCE: lr 0.01; code: 0.3 (20000 iterations)", "of every learning rate")
+    unknown_rule: str = hp("entropy", "DANCE, GLC", "entropy or confidence")
+    unknown_threshold: Optional[float] = hp(None, "customary", "share of log K (default 0.5), or least confidence (0.5)")
+
+
+class Tcl(Method):
+    """Transferable curriculum."""
+
+    Hparams = TclHparams
+    presets = {"official": {}, "released": dict(freeze=True, init="normal", lr_mult=0.3)}
+
+    def __init__(self, backbone: nn.Module, split: LabelSplit, hparams: Optional[TclHparams] = None):
+        super().__init__(backbone, split, hparams)
+        hp = self.hparams
+        self.bottleneck = nn.Linear(backbone.out_features, hp.bottleneck)  # no batch norm, no ReLU
+        self.head = nn.Linear(hp.bottleneck, split.num_source)
+        self.discriminator = DomainDiscriminator(hp.bottleneck, hp.hidden, "dropout")
+        if hp.init == "normal":
+            self._small_weights()
+        self.rule = EntropyRule(split.num_source, hp.unknown_rule, hp.unknown_threshold)
+        self.threshold = self.rule.threshold
+        self.steps = 1
+
+    def _small_weights(self) -> None:
+        layers = [layer for layer in self.discriminator if isinstance(layer, nn.Linear)]
+        for layer, std, bias in ((self.bottleneck, 0.005, 0.1), (self.head, 0.01, 0.0), (layers[0], 0.01, 0.0),
+                                 (layers[1], 0.01, 0.0), (layers[2], 0.3, 0.0)):  # fmt: skip
+            nn.init.normal_(layer.weight, std=std)
+            nn.init.constant_(layer.bias, bias)
+
+    def players(self) -> Dict[str, List[Dict[str, Any]]]:
+        mult = self.hparams.lr_mult
+        players = {"C": [{"params": [*self.bottleneck.parameters(), *self.head.parameters()], "lr_mult": mult}],
+                   "D": [{"params": self.discriminator.parameters(), "lr_mult": mult}]}  # fmt: skip
+        if not self.hparams.freeze:
+            players["G"] = [{"params": self.backbone.parameters(), "lr_mult": 0.1 * mult}]
+        return players
+
+    def train(self, mode: bool = True) -> "Tcl":
+        super().train(mode)
+        if self.hparams.freeze:
+            self.backbone.eval()
+        return self
+
+    def prepare(self, context: Context) -> None:
+        self.steps = max(1, context.steps)
+
+    def update(self, source: Batch, target: Batch, step: int, play: Any) -> Dict[str, Tensor]:
+        hp, size = self.hparams, len(source.x)
+        with torch.set_grad_enabled(not hp.freeze):
+            f = self.backbone(torch.cat([source.x, target.x]))  # both domains in one batch
+        z = self.bottleneck(f)
+        logits = self.head(z)
+        ce = F.cross_entropy(logits[:size].float(), source.y, reduction="none")
+        self.observe(source, ce, [logits[:size]])
+        d = self.discriminator(gradient_reverse(z, grl_coefficient(step / self.steps, hp.grl_gamma)))
+        if step < hp.warmup * self.steps:
+            w = torch.ones_like(ce)
+        else:
+            w = curriculum(ce, d[:size], hp.mu, hp.tau_y, hp.tau_d)
+        both = torch.cat([w * domain_loss(d[:size], True), domain_loss(d[size:], False)])
+        terms = {
+            "source": pooled_mean(w * ce),  # reference: divided by the batch, not by the number selected
+            "adversarial": hp.trade_off * pooled_mean(both),
+            "entropy": hp.entropy_weight * pooled_mean(entropy(logits[size:])),
+        }
+        play.descend(terms, *(["C", "D"] if hp.freeze else ["G", "C", "D"]))
+        return {"loss": terms["source"].detach(), "kept": w.mean(), "adversarial": terms["adversarial"].detach()}
+
+    @torch.no_grad()
+    def predict(self, x: Tensor) -> Prediction:
+        return self.rule(self.head(self.bottleneck(self.backbone(x))))

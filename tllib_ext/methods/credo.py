@@ -108,6 +108,8 @@ class Credo(Divergence):
         return super().update(source, target, step, play)
 
     def load_state_dict(self, state: Dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+        if "posterior" in state:
+            self.posterior = torch.zeros_like(state["posterior"], device=self.transition.device)
         result = super().load_state_dict(state, *args, **kwargs)
         if self._context is not None:  # a run that goes on; a saved model only predicts
             rate, rate_std = self.noise_rate.tolist()

@@ -1,11 +1,11 @@
 r"""Rounds of expectation-maximisation between class prototypes and the label-transition matrix, leave-one-out."""
 
 from dataclasses import dataclass
-from typing import Iterator, Optional, Tuple
+from typing import Iterator, Optional
 
 import numpy as np
 
-__all__ = ["Round", "rounds", "expected_counts", "transition_from_counts", "held_out"]
+__all__ = ["Round", "rounds", "expected_counts", "transition_from_counts", "held_out", "posterior"]
 
 _SMOOTH = 0.5  # pseudo-labels per class from the pooled matrix: keeps every probability positive
 _GRID = np.geomspace(0.01, 0.6, 18)
@@ -20,6 +20,7 @@ class Round:
     responsibilities: np.ndarray
     temperature: float
     transition: np.ndarray
+    score: float = float("-inf")  # log_likelihood and the prior of the matrix, where rounds are compared
 
 
 def expected_counts(r: np.ndarray, bounds: np.ndarray) -> np.ndarray:
@@ -144,11 +145,8 @@ def held_out(p: np.ndarray, matrix: np.ndarray, y: np.ndarray) -> float:
     return float(np.log(np.einsum("nk,nk->n", p, matrix.T[y])).sum())
 
 
-def posterior(
-    g: np.ndarray, y: np.ndarray, sums: np.ndarray, matrix: np.ndarray, temperature: float
-) -> Tuple[np.ndarray, np.ndarray]:
-    """Class probabilities from given prototypes, and responsibilities with the labels."""
+def posterior(g: np.ndarray, y: np.ndarray, sums: np.ndarray, matrix: np.ndarray, temperature: float) -> np.ndarray:
+    """Responsibilities of samples that took no part in the prototypes ``sums``."""
     unit = sums / np.maximum(np.linalg.norm(sums, axis=1, keepdims=True), 1e-12)
-    p = _softmax(g @ unit.T.astype(np.float32), temperature)
-    r = p * matrix.T.astype(np.float32)[y]
-    return p, r / r.sum(1, keepdims=True)
+    r = _softmax(g @ unit.T.astype(np.float32), temperature) * matrix.T.astype(np.float32)[y]
+    return r / r.sum(1, keepdims=True)

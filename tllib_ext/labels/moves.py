@@ -54,7 +54,7 @@ def proposals(g: np.ndarray, y: np.ndarray, bounds: np.ndarray, r: np.ndarray, n
     joins = sorted(joins, key=lambda move: -move[0])[:number]
     cuts = sorted(cuts, key=lambda move: -move[0])[:number]
     moves = [(j[0] + c[0], j, c) for j in joins for c in cuts if c[1] not in j[1:]]
-    for _, (_, a, b), (_, c, members) in sorted(moves, key=lambda move: -move[0])[:number]:
+    for _, (_, a, b), (_, _, members) in sorted(moves, key=lambda move: -move[0])[:number]:
         label = group.copy()
         label[label == b] = a
         label[members] = b

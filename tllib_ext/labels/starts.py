@@ -8,7 +8,7 @@ from scipy.special import betaln, gammaln
 
 from tllib_ext.labels.em import expected_counts
 
-__all__ = ["Worth", "name_clusters", "rename", "starting_points", "totals"]
+__all__ = ["Worth", "name_clusters", "rename", "starting_points", "totals", "unevenness"]
 
 _LAMBDA = 0.1  # Dirichlet parameter of a cluster's label histogram: few labels per cluster
 _RIGHT = 0.6  # prior mean of the share of right labels in a class: more often right than not
@@ -38,6 +38,17 @@ def name_clusters(counts: np.ndarray) -> np.ndarray:
     return linear_sum_assignment(-(right + wrong))[1]
 
 
+def unevenness(r: np.ndarray, bounds: np.ndarray) -> float:
+    r"""Log prior of the matrix: :math:`10\sum_k\min(0,\log(d_k/\bar d))` with the shares :math:`d_k` of right labels.
+
+    Classes have similar rates, so a class far below the mean is unlikely; even rates cost nothing, however high.
+    """
+    counts = expected_counts(r, bounds)
+    right = counts[np.arange(len(counts)), name_clusters(counts)]
+    share = (right + 0.5) / (counts.sum(1) + 1)
+    return 10 * float(np.minimum(np.log(share * counts.sum() / (right.sum() + 0.5)), 0).sum())
+
+
 def _small_clusters(g: np.ndarray, number: int, rng: np.random.Generator, sweeps: int = 5) -> np.ndarray:
     """Spherical k-means with greedy k-means++ seeding."""
     chosen = [int(rng.integers(len(g)))]
@@ -64,8 +75,8 @@ class Worth:
 
     def __init__(self, temperature: float, classes: int, size: int) -> None:
         self.temperature = temperature
-        self.cell = gammaln(np.arange(size + 1) + _LAMBDA) - gammaln(_LAMBDA)
-        self.row = gammaln(classes * _LAMBDA) - gammaln(np.arange(size + 1) + classes * _LAMBDA)
+        self.cell = gammaln(np.arange(2 * size + 1) + _LAMBDA) - gammaln(_LAMBDA)
+        self.row = gammaln(classes * _LAMBDA) - gammaln(np.arange(2 * size + 1) + classes * _LAMBDA)
 
     def __call__(self, norm2: np.ndarray, histogram: np.ndarray) -> np.ndarray:
         n = histogram.sum(-1)
@@ -147,7 +158,7 @@ def starting_points(
     """
     classes = len(bounds) - 1
     eye = np.eye(classes, dtype=np.float32)
-    points = {"labels": 0.6 * eye[y] + np.float32(0.4 / classes)}
+    points = {"labels": 0.3 * eye[y] + np.float32(0.7 / classes)}  # a high rate: it comes down faster than it goes up
     number = min(len(y), max(classes, min(8 * classes, len(y) // 3, max(cap, 2 * classes))))
     for draw in range(draws):
         small = _small_clusters(g, number, np.random.default_rng([seed, draw]))

@@ -1,35 +1,35 @@
-r"""What must the labels have been? Noise rate, transition matrix and corrected labels from noisy labels and features alone.
+r"""What must the labels have been? Noise rate, transition matrix and corrected labels from noisy labels and features.
 
-**Model.** Sample i has features :math:`g_i` (unit length, :func:`~tllib_ext.labels.embedding.embed`), an unseen true class
-:math:`k` and an observed label :math:`\tilde y_i`, which depends on the true class only:
+**Model.** Sample i has features :math:`g_i` (unit length, :mod:`~tllib_ext.labels.embedding`), an unseen true class k
+and an observed label :math:`\tilde y_i`, which depends on the true class only:
 
 .. math::
     p(k \mid g_i) = \mathrm{softmax}_k\big(\cos(g_i, \mu_k) / T\big), \qquad
     p(\tilde y_i \mid k) = Q_{k \tilde y_i}, \qquad
     r_{ik} \propto p(k \mid g_i)\, Q_{k \tilde y_i}.
 
-**Rounds.** Prototypes :math:`\mu_k \propto \sum_i r_{ik} g_i`; T by a line search; Q from the expected counts
-:math:`C_{kj} = \sum_{i: \tilde y_i = j} r_{ik}` by absolute discounting towards one shared rate; then new responsibilities.
-Everything that scores sample i leaves sample i out (its part is subtracted from :math:`\mu` and C in closed form), so
+**Rounds** (:mod:`~tllib_ext.labels.em`). Prototypes :math:`\mu_k \propto \sum_i r_{ik} g_i`; T by a line search; Q from
+the expected counts :math:`C_{kj} = \sum_{i: \tilde y_i = j} r_{ik}` by absolute discounting towards one shared rate;
+then new responsibilities. What scores sample i leaves sample i out (its part is subtracted from :math:`\mu` and C), so
 
 .. math::
     \mathcal L = \sum_i \log \sum_k p_{-i}(k \mid g_i)\, Q^{-i}_{k \tilde y_i}
 
-is a prediction of each label from the others. It chooses T, the best round (rounds can drift away from classes towards
-clusters) and the best start.
+is a prediction of each label from the others. With a prior that classes have similar rates it chooses the temperature,
+the round (rounds can drift from classes to clusters) and the start.
 
-**Starts.** The labels themselves; and two groupings of small clusters, joined by features and by their label histograms.
-The likelihood does not change when classes exchange their names, so names are settled last, by the most probable
-assignment under "labels are right more often than not" (:func:`~tllib_ext.labels.starts.name_clusters`).
+**Starts** (:mod:`~tllib_ext.labels.starts`, :mod:`~tllib_ext.labels.moves`). The labels; groupings of small clusters by
+features and label histograms; then moves that join two classes and cut another. The likelihood does not change when
+classes exchange their names, so names come from the most probable assignment under "labels are mostly right".
 
-**Structure.** The discount is :math:`0.5` (a free matrix), :math:`2` (a sparse one) or :math:`\infty` (one shared rate),
-whichever predicts labels best that were hidden from it (cross-validation). The same folds give the uncertainty of the rate
-by the jackknife.
+**Structure** (:mod:`~tllib_ext.labels.search`). The discount is 0.5 (a free matrix), 2 (a sparse one) or infinite (one
+shared rate), whichever best predicts labels that were hidden from it. A rival without noise takes part: where features
+give no evidence of noise the labels are believed. The same folds give the standard error of the rate (jackknife).
 
-**Identifiable** if (1) the features tell the classes apart better than chance, (2) noise depends on the class and not on
+**Identifiable** if (1) features tell the classes apart better than chance, (2) noise depends on the class and not on
 the sample, (3) each class has its own mixture of labels, and (4) right labels outnumber any other consistent naming. Near
-pair noise 0.5 condition (4) hangs on a few samples: the two directions round the cycle then differ in nothing else. Two
-classes whose features coincide cannot be told from one class with noisy labels.
+pair noise 0.5 condition (4) hangs on a few samples: the two ways round the cycle differ in nothing else. Two classes
+whose features coincide cannot be told from one class with noisy labels, nor two kinds in one class from two classes.
 """
 
 from dataclasses import dataclass, field
@@ -38,19 +38,23 @@ from typing import Any, Dict, List, Optional, Tuple
 import numpy as np
 
 from tllib_ext.errors import UserError
-from tllib_ext.labels.em import Round, posterior, rounds, transition_from_counts
-from tllib_ext.labels.embedding import embed, rescale, spread
-from tllib_ext.labels.moves import proposals
+from tllib_ext.labels.em import posterior, transition_from_counts
+from tllib_ext.labels.embedding import embed, rescale
+from tllib_ext.labels.search import (
+    STRUCTURES,
+    Candidate,
+    Sorted,
+    best_rank,
+    best_start,
+    climb,
+    cross_validate,
+    escape,
+    trusting,
+)
 from tllib_ext.labels.starts import rename, starting_points
 
 __all__ = ["LabelModel", "estimate_labels"]
 
-STRUCTURES = {"shared": float("inf"), "sparse": 2.0, "free": 0.5}
-_FIRST = 3  # earlier rounds still remember the start, which has seen every label
-_ROUNDS = 16
-_FOLDS = 4
-_FOLD_ROUNDS = 6
-_MOVES = 4
 _MARGIN = 5.0  # nats by which noise must explain hidden labels better than no noise does
 
 
@@ -68,7 +72,7 @@ class LabelModel:
         log_likelihood (float): leave-one-out log-likelihood of the observed labels
         temperature (float): :math:`T`
         structure (str): ``shared``, ``sparse`` or ``free``
-        start (str): which start won
+        start (str): which start won; ``trust`` if there is no evidence of noise
         trace (list[dict]): one entry per round of the winning start
         candidates (list[dict]): every start and structure that was compared
     """
@@ -97,42 +101,6 @@ class LabelModel:
             f"log-likelihood per label {self.log_likelihood / max(n, 1):.3f}\n"
             f"  mean confidence {self.confidence.mean():.3f}, most frequent flip {a} -> {b} ({flips[a, b]:.1%})"
         )
-
-
-@dataclass
-class _Sorted:
-    """The samples sorted by label; only labels that occur take part."""
-
-    g: np.ndarray
-    y: np.ndarray
-    bounds: np.ndarray
-
-    def wrong(self, r: np.ndarray, rows: Any = slice(None)) -> np.ndarray:
-        """Probability that the observed label is wrong."""
-        return 1 - r[np.arange(len(self.y)), self.y][rows]
-
-    def part(self, limit: int) -> np.ndarray:
-        """At most about ``limit`` positions: all of small classes, evenly spread ones of large classes."""
-        sizes = np.diff(self.bounds)
-        low, high = 1, int(sizes.max())
-        while low < high:
-            middle = (low + high + 1) // 2
-            low, high = (middle, high) if np.minimum(sizes, middle).sum() <= limit else (low, middle - 1)
-        return np.concatenate([start + spread(size, low) for start, size in zip(self.bounds, sizes)])
-
-    def take(self, rows: np.ndarray) -> "_Sorted":
-        y = self.y[rows]
-        return _Sorted(self.g[rows], y, np.searchsorted(y, np.arange(len(self.bounds))))
-
-
-@dataclass
-class _Candidate:
-    structure: str
-    start: str
-    best: Round
-    trace: List[Dict[str, float]]
-    score: float = float("-inf")
-    rate_std: float = 0.0
 
 
 def estimate_labels(
@@ -176,46 +144,42 @@ def estimate_labels(
             f"this data has {(len(y), num_classes)}: call without previous"
         )
     if len(present) == 1:  # nothing to compare with
-        return _finish(np.ones((len(y), 1), dtype=np.float32), y, present, num_classes, None, 0.0)
+        return _finish(np.ones((len(y), 1), dtype=np.float32), y, present, num_classes, None)
     coordinates, scale = embed(x, len(present), seed)
     order = np.lexsort((coordinates[:, 0], y_small))  # results do not depend on the order of the samples
-    data = _Sorted(coordinates[order], y_small[order], np.searchsorted(y_small[order], np.arange(len(present) + 1)))
+    data = Sorted(coordinates[order], y_small[order], np.searchsorted(y_small[order], np.arange(len(present) + 1)))
     rows = data.part(limit)
-    data.g = rescale(data.g, scale, _best_rank(data.take(rows), scale))
-    warm = None if previous is None else previous.responsibilities[order][:, present].astype(np.float32)
+    data.g = rescale(data.g, scale, best_rank(data.take(rows), scale))
     part = data if len(rows) == len(data.y) else data.take(rows)
+
     points = starting_points(part.g, part.y, part.bounds, (0.18, 0.35), seed, 2 if previous is None else 0)
-    if warm is not None:
-        points["previous"] = _normalised(warm[rows])
-        found = [_best_start(part, points, previous.structure)]
+    if previous is not None:
+        points["previous"] = _normalised(previous.responsibilities[order][rows][:, present])
+        found = [best_start(part, points, previous.structure)]
     else:
-        free = _best_start(part, points, "free")
-        _escape(part, free[0])
+        free = best_start(part, points, "free")
+        escape(part, free[0])
         # The other structures start where the free matrix arrived; symmetric noise may need the labels themselves.
         points = {free[0].start: free[0].best.responsibilities, "labels": points["labels"]}
-        found = [free] + [_best_start(part, points, name) for name in ("sparse", "shared")]
+        found = [free] + [best_start(part, points, name) for name in ("sparse", "shared")]
     for candidates in found:
-        _cross_validate(part, candidates[0], seed)
-    found.append([_trusting(part, seed)])
-    winner = max((candidates[0] for candidates in found), key=lambda c: c.score)
-    if winner.score < found[-1][0].score + _MARGIN:
-        winner = found[-1][0]
-    table = [
-        {"structure": c.structure, "start": c.start, "log_likelihood": c.best.log_likelihood,
-         "rate": float(part.wrong(c.best.responsibilities).mean()), "held_out": c.score if np.isfinite(c.score) else None}
-        for candidates in found for c in candidates
-    ]
+        cross_validate(part, candidates[0], seed)
+    trust = trusting(part, seed)
+    winner = max((candidates[0] for candidates in found), key=lambda c: c.held_out)
+    winner = winner if winner.held_out > trust.held_out + _MARGIN else trust
+    table = [candidate.row(part) for candidate in sum(found, []) + [trust]]
+
     r = winner.best.responsibilities
-    if winner.start == "trust":
-        r = np.eye(len(present), dtype=np.float32)[data.y]
+    if winner is trust:
+        r = data.hard()
     elif part is not data:
-        _, r = posterior(data.g, data.y, r.T @ part.g, winner.best.transition, winner.best.temperature)
-        winner.best, trace = _climb(data, r, winner.structure, winner.best.temperature)
+        r = posterior(data.g, data.y, r.T @ part.g, winner.best.transition, winner.best.temperature)
+        winner.best, trace = climb(data, r, winner.structure, winner.best.temperature)
         winner.trace += trace
         r = winner.best.responsibilities
     back = np.empty_like(r)
     back[order] = rename(r, data.bounds)
-    model = _finish(back, y, present, num_classes, winner, winner.rate_std)
+    model = _finish(back, y, present, num_classes, winner)
     model.candidates = table
     return model
 
@@ -235,86 +199,12 @@ def _checked(features: Any, labels: Any, num_classes: int) -> Tuple[np.ndarray, 
 
 
 def _normalised(r: np.ndarray) -> np.ndarray:
-    r = r + 1e-6
+    r = r.astype(np.float32) + np.float32(1e-6)
     return r / r.sum(1, keepdims=True)
 
 
-def _climb(
-    data: _Sorted, r: np.ndarray, structure: str, temperature: Optional[float] = None
-) -> Tuple[Round, List[Dict[str, float]]]:
-    """Rounds from one start; the best one by likelihood, not the last, and their trace."""
-    best, trace = None, []
-    for number, one in enumerate(rounds(data.g, data.y, data.bounds, r, STRUCTURES[structure], _ROUNDS, temperature)):
-        wrong = data.wrong(one.responsibilities)
-        trace.append({"round": number, "log_likelihood": one.log_likelihood, "temperature": one.temperature,
-                      "rate": float(wrong.mean()), "changed": float((wrong > 0.5).mean())})
-        if number <= _FIRST or one.log_likelihood > best.log_likelihood:
-            best = one
-    return best, trace
-
-
-def _best_start(data: _Sorted, points: Dict[str, np.ndarray], structure: str) -> List[_Candidate]:
-    found = [_Candidate(structure, name, *_climb(data, r, structure)) for name, r in points.items()]
-    return sorted(found, key=lambda c: -c.best.log_likelihood)
-
-
-def _escape(data: _Sorted, candidate: _Candidate) -> None:
-    """Join-and-cut moves as long as one of the most promising raises the likelihood."""
-    improved = True
-    while improved:
-        improved = False
-        r = candidate.best.responsibilities
-        for start in proposals(data.g, data.y, data.bounds, r, _MOVES):
-            best, trace = _climb(data, start, candidate.structure, candidate.best.temperature)
-            if best.log_likelihood > candidate.best.log_likelihood + 1:
-                candidate.best, candidate.trace, improved = best, candidate.trace + trace, True
-                break
-
-
-def _best_rank(part: _Sorted, scale: np.ndarray) -> int:
-    """How many directions to whiten: what predicts a label best from the mean features of the other samples' labels."""
-    classes = len(part.bounds) - 1
-    hard = np.eye(classes, dtype=np.float32)[part.y]
-    scores = {}
-    for rank in (classes, 3 * classes, 9 * classes):
-        g = rescale(part.g, scale, rank)
-        scores[rank] = next(rounds(g, part.y, part.bounds, hard, np.inf, 1)).log_likelihood
-    return max(scores, key=scores.get)
-
-
-def _trusting(data: _Sorted, seed: int) -> _Candidate:
-    """The rival without noise: labels as they are, scored in the same way."""
-    hard = np.eye(len(data.bounds) - 1, dtype=np.float32)[data.y]
-    best = next(rounds(data.g, data.y, data.bounds, hard, np.inf, 1))
-    best.responsibilities = hard
-    candidate = _Candidate("shared", "trust", best, [])
-    _cross_validate(data, candidate, seed, 1)
-    return candidate
-
-
-def _cross_validate(data: _Sorted, candidate: _Candidate, seed: int, limit: int = _FOLD_ROUNDS) -> None:
-    """Held-out likelihood of a candidate, and the standard error of its rate by the delete-a-group jackknife."""
-    n = len(data.y)
-    fold = np.random.default_rng(seed).permutation(n) % _FOLDS
-    total, rates = 0.0, []
-    for k in range(_FOLDS):
-        seen = fold != k
-        r = candidate.best.responsibilities * seen.astype(np.float32)[:, None]
-        if np.unique(data.y[seen]).size < len(data.bounds) - 1:  # a class of one sample: keep its label
-            seen = seen | np.isin(data.y, np.flatnonzero(np.bincount(data.y) <= 1))
-        for one in rounds(data.g, data.y, data.bounds, r, STRUCTURES[candidate.structure], limit,
-                          candidate.best.temperature, seen, 5e-3):
-            pass
-        total += one.held_out
-        rates.append(float(data.wrong(one.responsibilities, seen).mean()))
-    candidate.score = total
-    jackknife = (_FOLDS - 1) / _FOLDS * sum((rate - np.mean(rates)) ** 2 for rate in rates)
-    wrong = data.wrong(candidate.best.responsibilities)
-    candidate.rate_std = float(np.sqrt(jackknife + (wrong * (1 - wrong)).sum() / n**2))
-
-
 def _finish(
-    r: np.ndarray, y: np.ndarray, present: np.ndarray, num_classes: int, winner: Optional[_Candidate], std: float
+    r: np.ndarray, y: np.ndarray, present: np.ndarray, num_classes: int, winner: Optional[Candidate]
 ) -> LabelModel:
     full = np.zeros((len(y), num_classes), dtype=np.float32)
     full[:, present] = r
@@ -326,9 +216,15 @@ def _finish(
     if len(present) > 1:
         transition[np.ix_(present, present)] = transition_from_counts(counts, STRUCTURES[structure])
     return LabelModel(
-        transition=transition, responsibilities=full, corrected=corrected, confidence=full[rows, corrected],
-        rate=float(1 - full[rows, y].mean(dtype=np.float64)), rate_std=std,
+        transition=transition,
+        responsibilities=full,
+        corrected=corrected,
+        confidence=full[rows, corrected],
+        rate=float(1 - full[rows, y].mean(dtype=np.float64)),
+        rate_std=winner.rate_std if winner else 0.0,
         log_likelihood=winner.best.log_likelihood if winner else 0.0,
-        temperature=winner.best.temperature if winner else 0.0, structure=structure,
-        start=winner.start if winner else "labels", trace=winner.trace if winner else [],
+        temperature=winner.best.temperature if winner else 0.0,
+        structure=structure,
+        start=winner.start if winner else "trust",
+        trace=winner.trace if winner else [],
     )

@@ -9,7 +9,8 @@ from tllib_ext.experiments.estimate import dry_run_text
 from tllib_ext.experiments.flags import Grid
 from tllib_ext.experiments.grid import Cell, Noise
 from tllib_ext.experiments.paper import paper_tables, published
-from tllib_ext.experiments.runner import check_cells, collect, run_cells
+from tllib_ext.experiments.pool import run_cells
+from tllib_ext.experiments.runner import check_cells, collect
 from tllib_ext.report.comparison import bars_figure, png_bytes, write_comparison
 from tllib_ext.report.tables import MEAN, Table, make_table, to_text
 
@@ -29,8 +30,9 @@ def compare(args: argparse.Namespace, grid: Grid) -> int:
     tables = [noise_table(records, noise, args.metric, grid) for noise in grid.noises]
     for table in tables:
         print(to_text(table), end="\n\n")
-    figure = bars_figure(tables, f"{args.metric} in %")
-    paths = write_comparison(grid.out, "comparison", f"{args.metric} on {grid.domains.data}", tables, records, grid.command,
+    name = DEFINITIONS[args.metric].partition(":")[0] if ":" in DEFINITIONS[args.metric] else args.metric
+    figure = bars_figure(tables, f"{name} in %")
+    paths = write_comparison(grid.out, "comparison", f"{name} on {grid.domains.data}", tables, records, grid.command,
                              {"comparison": png_bytes(figure)}, notes)  # fmt: skip
     for note in notes:
         print(note)

@@ -6,7 +6,7 @@ from typing import Any, Dict, List, Sequence
 from prettytable import PrettyTable
 
 from tllib_ext.experiments.grid import Cell
-from tllib_ext.experiments.runner import _read, state_of
+from tllib_ext.experiments.runner import read_object, state_of
 
 __all__ = ["cell_seconds", "dry_run_text", "duration"]
 
@@ -43,7 +43,7 @@ def dry_run_text(cells: Sequence[Cell], out: Path, jobs: int, data: str, listed:
     """The plan as a table per row, the first folders, and the cost of what is left."""
     states = {cell.name: state_of(cell, out) for cell in cells}
     guess = {cell.name: cell_seconds(cell.settings, data) for cell in cells}
-    took = {cell.name: _read(Path(out) / "cells" / cell.name / "cell.json").get("seconds") for cell in cells}
+    took = {cell.name: read_object(Path(out) / "cells" / cell.name / "cell.json").get("seconds") for cell in cells}
     known = [cell for cell in cells if states[cell.name] == "finished" and took[cell.name]]
     scale = sum(took[c.name] for c in known) / sum(guess[c.name] for c in known) if known else 1.0
     table = PrettyTable(["row", "cells", "finished", "to run", "per cell", "left"], align="r")

@@ -29,7 +29,7 @@ from tllib_ext.methods import METHODS
 __all__ = ["Grid", "add_grid_arguments", "grid_from_args"]
 
 #: flags of one run that a grid sets itself.
-_REPLACED = ("noise", "noise_seed", "method", "seed", "log", "phase", "list_hp")
+_REPLACED = ("noise", "noise_seed", "method", "seed", "log", "phase", "list_hp", "overwrite", "resume")
 #: flags that only some methods have; a grid gives them to those that do.
 _OF_METHODS = ("preset", "hp", "drop_rate", "heads", "unknown_rule", "unknown_threshold")
 
@@ -80,6 +80,7 @@ def add_grid_arguments(parser: argparse.ArgumentParser, out: str, defaults: Opti
                    help="cells at a time, a process with one thread each (default: 1)")
     g.add_argument("--metric", default="os", metavar="NAME", help="os (default), os_star, unk, h_score, accuracy, auroc, …")
     g.add_argument("--out", default=out, metavar="FOLDER", help=f"cells and tables; started again it continues (default: {out})")
+    g.add_argument("--overwrite", action="store_true", help="start cells anew that are unfinished or were made with other flags")
     g.add_argument("--keep-models", action="store_true", help="keep each cell's model and checkpoint, some MB")
     g.add_argument("--dry-run", action="store_true", help="print the plan and what it will cost, and stop")
 

@@ -293,7 +293,7 @@ def folder_name(text: str) -> str:
 def run_settings(args: argparse.Namespace, defaults: Dict[str, Any]) -> Dict[str, Any]:
     """The run flags in ``args`` that differ from ``defaults``; the data's folder as an absolute path."""
     settings = {name: getattr(args, name) for name, value in defaults.items() if getattr(args, name, value) != value}
-    for name in ("overwrite", "config", "log", "list_hp", "phase"):  # about the grid, not about a cell
+    for name in ("overwrite", "resume", "config", "log", "list_hp", "phase"):  # about the grid, not about a cell
         settings.pop(name, None)
     if settings.get("root") is not None:
         settings["root"] = os.path.realpath(settings["root"])

@@ -1,0 +1,131 @@
+"""Long-lived worker processes for the cells of a grid: torch is imported once per worker, not once per cell."""
+
+import os
+import signal
+import sys
+import threading
+import time
+from multiprocessing import get_context
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
+
+from tqdm import tqdm
+
+from tllib_ext.experiments.grid import Cell
+from tllib_ext.experiments.runner import run_cell
+from tllib_ext.files import write_json
+from tllib_ext.training.session import StopRequested
+
+__all__ = ["run_cells"]
+
+#: seconds a worker gets to finish its step and save it when the grid is stopped.
+PATIENCE = 30
+
+
+def run_cells(
+    cells: Sequence[Cell], out: Path, jobs: int = 1, keep_models: bool = False, total: Optional[int] = None
+) -> List[Tuple[Cell, str]]:
+    """Run ``cells``, ``jobs`` at a time; returns those that failed and why.
+
+    Args:
+        cells (sequence of Cell): what :func:`~tllib_ext.experiments.runner.check_cells` returned
+        out (Path): each cell gets ``out/cells/<name>``
+        jobs (int): worker processes, with one thread each
+        keep_models (bool): keep model, checkpoint and tensorboard files of each cell
+        total (int, optional): size of the whole grid, for the progress bar
+    """
+    failed: List[Tuple[Cell, str]] = []
+    total = total or len(cells)
+    with tqdm(total=total, initial=total - len(cells), unit="cell", dynamic_ncols=True) as bar:
+        for cell, error, line in _results(cells, Path(out), max(1, min(jobs, len(cells))), keep_models):
+            if error is not None:
+                failed.append((cell, error))
+            tqdm.write(f"{cell.name}  {line}")
+            bar.update()
+    return failed
+
+
+def _results(cells: Sequence[Cell], out: Path, jobs: int, keep_models: bool) -> Iterator[Tuple[Cell, Optional[str], str]]:
+    """(cell, error or None, line to print), as cells end. A worker that dies takes only its cell with it."""
+    waiting = list(reversed(cells))
+    busy: Dict[Connection, Tuple[Any, Cell]] = {}
+    idle: List[Tuple[Any, Connection]] = []
+    try:
+        while waiting or busy:
+            while waiting and len(busy) < jobs:
+                process, connection = idle.pop() if idle else _start(out, keep_models)
+                cell = waiting.pop()
+                busy[connection] = (process, cell)
+                connection.send(cell)
+            for connection in wait(list(busy)):
+                process, cell = busy[connection]
+                try:
+                    error, line = connection.recv()
+                    idle.append((process, connection))
+                except (EOFError, OSError):
+                    process.join()
+                    error = f"its process died (exit code {process.exitcode})"
+                    line = f"failed: {error}"
+                    (out / "cells" / cell.name).mkdir(parents=True, exist_ok=True)
+                    write_json(out / "cells" / cell.name / "error.json", {"error": error})
+                del busy[connection]
+                yield cell, error, line
+    finally:
+        _stop([process for process, _ in busy.values()], idle)
+
+
+def _stop(busy: Sequence[Any], idle: Sequence[Tuple[Any, Connection]]) -> None:
+    """Also on Ctrl-C: a worker finishes its step and saves it; the next start goes on from there."""
+    for _, connection in idle:
+        connection.close()
+    for process in busy:
+        process.terminate()
+    end = time.monotonic() + PATIENCE
+    for process in [*busy, *(process for process, _ in idle)]:
+        process.join(max(0.1, end - time.monotonic()))
+        if process.is_alive():
+            process.kill()
+
+
+def _start(out: Path, keep_models: bool) -> Tuple[Any, Connection]:
+    context = get_context("spawn")
+    here, there = context.Pipe()
+    # Not a daemon: those may not have the processes that decode images.
+    process = context.Process(target=_serve, args=(there, out, keep_models, os.getpid()))
+    # Read by the libraries when they are first imported: must be set before the process starts.
+    names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+    before = {name: os.environ.get(name) for name in names}
+    os.environ.update({name: "1" for name in names})
+    try:
+        process.start()
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+    there.close()
+    return process, here
+
+
+def _serve(connection: Connection, out: Path, keep_models: bool, parent: int) -> None:
+    """A worker's life: cells in, (error, line) out, until the other end is gone."""
+    os.setpgrp()  # Ctrl-C in the terminal is the parent's; it ends us with one SIGTERM, the run's signal to save
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    threading.Thread(target=_watch, args=(parent,), daemon=True).start()
+    import torch
+
+    torch.set_num_threads(1)
+    try:
+        while True:
+            connection.send(run_cell(connection.recv(), out, keep_models))
+    except (EOFError, OSError, StopRequested):
+        return
+
+
+def _watch(parent: int) -> None:
+    """A parent that was killed cannot tell its workers: end as if it had."""
+    while os.getppid() == parent:
+        time.sleep(1)
+    os.kill(os.getpid(), signal.SIGTERM)

@@ -1,12 +1,14 @@
-"""Files that appear whole or not at all."""
+"""Files that appear whole or not at all, and locks around making them."""
 
+import errno
+import fcntl
 import json
 import os
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Iterator, Union
 
-__all__ = ["whole_file", "write_json", "write_text"]
+__all__ = ["whole_file", "write_json", "write_text", "locked", "remove_drafts"]
 
 
 @contextmanager
@@ -24,11 +26,24 @@ def whole_file(path: Union[str, os.PathLike]) -> Iterator[Path]:
     draft = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         yield draft
-        with open(draft, "rb") as file:
-            os.fsync(file.fileno())
+        _flush(draft)
         os.replace(draft, path)
+        _flush(path.parent)  # or a power cut could take the new name back
+    except OSError as error:
+        if error.errno is not None and error.filename is not None:
+            raise
+        # write() does not say which file is too large, and numpy not even why: it wrote less than it had.
+        raise OSError(error.errno or errno.ENOSPC, error.strerror or str(error), str(path)) from None
     finally:
         draft.unlink(missing_ok=True)
+
+
+def _flush(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def write_text(path: Union[str, os.PathLike], text: str) -> None:
@@ -40,3 +55,27 @@ def write_text(path: Union[str, os.PathLike], text: str) -> None:
 def write_json(path: Union[str, os.PathLike], value: Any) -> None:
     """Write a JSON file whole."""
     write_text(path, json.dumps(value, indent=1, ensure_ascii=True) + "\n")
+
+
+def remove_drafts(folder: Union[str, os.PathLike]) -> None:
+    """Remove what a killed process left of :func:`whole_file` below ``folder``; the caller holds the folder's lock."""
+    for draft in Path(folder).rglob(".*.part"):
+        draft.unlink(missing_ok=True)
+
+
+@contextmanager
+def locked(path: Union[str, os.PathLike]) -> Iterator[None]:
+    """Hold the lock file ``path``, waiting while another process has it: what two need, one makes and the other finds.
+
+    The lock ends with the process, however it ends. A file system without locks is trusted to have one user.
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path, "a") as file:
+        try:
+            # lockf, not flock: processes that this one forks must not keep the lock when it dies.
+            fcntl.lockf(file, fcntl.LOCK_EX)
+        except OSError as error:
+            if error.errno not in (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS):
+                raise
+        yield

@@ -1,22 +1,20 @@
 """One run from flags to files."""
 
 import argparse
-import dataclasses
 import time
 from pathlib import Path
 from typing import Any, Dict, Optional, Tuple
 
 import numpy as np
-from prettytable import PrettyTable
 from tqdm import tqdm
 
-from tllib_ext.cli import method_options
 from tllib_ext.errors import UserError
 from tllib_ext.evaluation.files import write_predictions
 from tllib_ext.files import remove_drafts
 from tllib_ext.report.outputs import gather, write_findings, write_report
 from tllib_ext.training.audit import Audit
 from tllib_ext.training.checkpoint import load_checkpoint, load_method, load_model, save_checkpoint, save_model
+from tllib_ext.training.console import head, hparams_table, progress_line, tail
 from tllib_ext.training.context import Context
 from tllib_ext.training.distributed import gather_objects, rank, start, world_size
 from tllib_ext.training.domain import Steps
@@ -26,7 +24,7 @@ from tllib_ext.training.precision import Precision
 from tllib_ext.training.predict import evaluate_domain, features_of
 from tllib_ext.training.recorder import Recorder
 from tllib_ext.training.session import Lock, Stopper, StopRequested, differences, read_config
-from tllib_ext.training.setup import Parts, build, method_class, parse_hparams
+from tllib_ext.training.setup import Parts, build
 from tllib_ext.vision.datasets.sampling import BalancedBatches, ShuffledBatches
 
 __all__ = ["run_from_args", "train", "run_folder"]
@@ -45,16 +43,6 @@ def run_from_args(args: argparse.Namespace) -> int:
         return _test(args)
     train(build(args))
     return 0
-
-
-def hparams_table(args: argparse.Namespace) -> str:
-    """The method's hyper-parameters, their values under the given flags and where these come from."""
-    cls = method_class(args.method)
-    values = parse_hparams(cls, args.preset, method_options(args))
-    table = PrettyTable(["name", "value", "source", "meaning"], align="l")
-    for f in dataclasses.fields(values):
-        table.add_row([f.name, getattr(values, f.name), f.metadata.get("source", ""), f.metadata.get("help", "")])
-    return table.get_string()
 
 
 def run_folder(args: argparse.Namespace) -> Path:
@@ -102,7 +90,7 @@ class _Training:
         self.say = tqdm.write if rank() == 0 else (lambda text: None)
         self.recorder = Recorder(folder, active=rank() == 0)
         state = gather_objects(self._unfinished() if rank() == 0 else None)[0]
-        self.say(_head(parts, folder))
+        self.say(head(parts, folder))
         method.audit = Audit(len(parts.noisy), parts.data.split.num_source, parts.device)
         method.prepare(_context(parts))
         self.play = Players(method.players(), args.lr, args.steps, scaler=self.precision.scaler)
@@ -127,7 +115,8 @@ class _Training:
             return None
         changed = differences(config, self.parts.config())
         if changed:
-            raise UserError(f"{self.folder} holds another, unfinished run ({'; '.join(changed[:3])}): choose another --log, or --overwrite")
+            shown = "; ".join(changed[:3])
+            raise UserError(f"{self.folder} holds another, unfinished run ({shown}): choose another --log, or --overwrite")
         state = load_checkpoint(self.folder)
         if state is None and args.resume:
             raise UserError(f"--resume: {self.folder} has no checkpoint yet; leave out --resume to start it anew")
@@ -144,7 +133,7 @@ class _Training:
             self.start, self.skipped = int(state["step"]), int(state["skipped"])
         except (KeyError, IndexError, TypeError, ValueError, AttributeError, RuntimeError) as error:
             reason = " ".join(str(error).split())[:200]
-            raise UserError(f"the checkpoint in {self.folder} does not fit this run ({reason}): start anew with --overwrite") from None
+            raise UserError(f"the checkpoint in {self.folder} does not fit this run: {reason}; try --overwrite") from None
         self.recorder.keep_before(self.start)
         self.say(f"going on at step {self.start} of {self.args.steps} from {self.folder / 'checkpoints' / 'last.pt'}")
 
@@ -179,7 +168,7 @@ class _Training:
         self.recorder.finish(results)
         if rank() == 0 and not args.no_report:
             write_report(self.folder)
-        self.say(_tail(self.last["report"], results, self.folder))
+        self.say(tail(self.last["report"], results, self.folder))
         return results
 
     def evaluation_due(self, done: int) -> bool:
@@ -230,7 +219,7 @@ class _Training:
         else:
             record["predicted_unknown"] = float(np.mean(prediction.unknown))
         self.recorder.evaluation(record)
-        self.say(_progress_line(record))
+        self.say(progress_line(record))
         self.last = {"prediction": prediction, "report": report, "record": record}
 
     def results(self) -> Dict[str, Any]:
@@ -265,31 +254,6 @@ def _context(parts: Parts) -> Context:
     )
 
 
-def _head(parts: Parts, folder: Path) -> str:
-    args, noisy = parts.args, parts.noisy
-    matrix = noisy.realised_transition
-    spread = f"diagonal of the realised matrix {matrix.diagonal().min():.2f} to {matrix.diagonal().max():.2f}"
-    parameters = sum(p.numel() for p in parts.method.parameters())
-    draw = f"{args.noise} {args.rate:g} ({args.noise_mode}, seed {args.noise_seed})"
-    seen = args.steps * args.batch_size * world_size()
-    wrong = f"{noisy.is_flipped.sum()} of {len(noisy)} labels wrong, {noisy.realised_rate:.2%}; {spread}"
-    return "\n".join([
-        f"{args.method} on {args.data}: {parts.data.source_name} ({len(parts.source)} images) to "
-        f"{parts.data.target_name} ({len(parts.target)} images{'' if parts.target.view.targets is not None else ', unlabelled'})",
-        parts.data.split.table(),
-        "label noise: none simulated" if args.noise == "none" else f"label noise: {draw}; {wrong}",
-        f"{args.steps} steps of {args.batch_size} + {args.batch_size}: {seen / len(parts.source):.1f} passes over the source, "
-        f"{seen / len(parts.target):.1f} over the target; {parameters:,} parameters on {parts.device}",
-        f"files: {folder}",
-    ])  # fmt: skip
-
-
-def _progress_line(record: Dict[str, Any]) -> str:
-    names = ("train_loss", "train_kept", "train_known", "os", "os_star", "unk", "h_score", "auroc", "predicted_unknown")
-    shown = [f"{name.removeprefix('train_')} {record[name]:.3f}" for name in names if record.get(name) is not None]
-    return f"step {record['step']:>5}  " + "  ".join(shown)
-
-
 def _write_outputs(parts: Parts, folder: Path, last: Dict[str, Any]) -> None:
     view = parts.target.view
     save_model(folder / "model.safetensors", parts.method, parts.frozen, _metadata(parts))
@@ -303,15 +267,6 @@ def _metadata(parts: Parts) -> Dict[str, Any]:
     config = parts.config()
     keys = ("method", "hparams", "split", "arch", "freeze_backbone", "bottleneck", "image", "in_features", "data")
     return {key: config[key] for key in keys}
-
-
-def _tail(report: Optional[Any], results: Dict[str, Any], folder: Path) -> str:
-    files = f"files in {folder}: results.json, results.jsonl, predictions.csv, model.safetensors, config.json, env.json, tb/"
-    if report is None:
-        share = results["predicted_unknown"]
-        return f"the target is unlabelled: {share:.1%} of its images were called unknown; see predictions.csv\n{files}"
-    best = f"OS {results['oracle_os']:.3f} at step {results['oracle_step']}"
-    return f"{report.table()}\nthe numbers are of the last step; best step on target labels (oracle): {best}\n{files}"
 
 
 def _test(args: argparse.Namespace) -> int:

@@ -1,0 +1,61 @@
+"""What a run says on the terminal."""
+
+import argparse
+import dataclasses
+from pathlib import Path
+from typing import Any, Dict, Optional
+
+from prettytable import PrettyTable
+
+from tllib_ext.cli import method_options
+from tllib_ext.training.distributed import world_size
+from tllib_ext.training.setup import Parts, method_class, parse_hparams
+
+__all__ = ["hparams_table", "head", "progress_line", "tail"]
+
+
+def hparams_table(args: argparse.Namespace) -> str:
+    """The method's hyper-parameters, their values under the given flags and where these come from."""
+    cls = method_class(args.method)
+    values = parse_hparams(cls, args.preset, method_options(args))
+    table = PrettyTable(["name", "value", "source", "meaning"], align="l")
+    for f in dataclasses.fields(values):
+        table.add_row([f.name, getattr(values, f.name), f.metadata.get("source", ""), f.metadata.get("help", "")])
+    return table.get_string()
+
+
+def head(parts: Parts, folder: Path) -> str:
+    """What is about to be trained on what."""
+    args, noisy = parts.args, parts.noisy
+    matrix = noisy.realised_transition
+    spread = f"diagonal of the realised matrix {matrix.diagonal().min():.2f} to {matrix.diagonal().max():.2f}"
+    parameters = sum(p.numel() for p in parts.method.parameters())
+    draw = f"{args.noise} {args.rate:g} ({args.noise_mode}, seed {args.noise_seed})"
+    seen = args.steps * args.batch_size * world_size()
+    wrong = f"{noisy.is_flipped.sum()} of {len(noisy)} labels wrong, {noisy.realised_rate:.2%}; {spread}"
+    return "\n".join([
+        f"{args.method} on {args.data}: {parts.data.source_name} ({len(parts.source)} images) to "
+        f"{parts.data.target_name} ({len(parts.target)} images{'' if parts.target.view.targets is not None else ', unlabelled'})",
+        parts.data.split.table(),
+        "label noise: none simulated" if args.noise == "none" else f"label noise: {draw}; {wrong}",
+        f"{args.steps} steps of {args.batch_size} + {args.batch_size}: {seen / len(parts.source):.1f} passes over the source, "
+        f"{seen / len(parts.target):.1f} over the target; {parameters:,} parameters on {parts.device}",
+        f"files: {folder}",
+    ])  # fmt: skip
+
+
+def progress_line(record: Dict[str, Any]) -> str:
+    """One evaluation in one line."""
+    names = ("train_loss", "train_kept", "train_known", "os", "os_star", "unk", "h_score", "auroc", "predicted_unknown")
+    shown = [f"{name.removeprefix('train_')} {record[name]:.3f}" for name in names if record.get(name) is not None]
+    return f"step {record['step']:>5}  " + "  ".join(shown)
+
+
+def tail(report: Optional[Any], results: Dict[str, Any], folder: Path) -> str:
+    """What came out, and where it is."""
+    files = f"files in {folder}: results.json, results.jsonl, predictions.csv, model.safetensors, config.json, env.json, tb/"
+    if report is None:
+        share = results["predicted_unknown"]
+        return f"the target is unlabelled: {share:.1%} of its images were called unknown; see predictions.csv\n{files}"
+    best = f"OS {results['oracle_os']:.3f} at step {results['oracle_step']}"
+    return f"{report.table()}\nthe numbers are of the last step; best step on target labels (oracle): {best}\n{files}"

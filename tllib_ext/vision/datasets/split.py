@@ -108,11 +108,18 @@ class LabelSplit:
 
     @classmethod
     def parse(cls, text: str, classes: Sequence[str]) -> "LabelSplit":
-        """A preset's name, or ``a/b/c`` over ``classes`` in their order: a shared, b source-private, c target-private."""
+        """A preset's name, or ``a/b/c`` over ``classes`` in their order: a shared, b source-private, c target-private.
+
+        ``PRESET:a/b/c`` takes the classes in the preset's order, e.g. ``Office31:10/21/0`` shares its ten and gives the
+        source all the others.
+        """
         if text in PRESETS:
             return PRESETS[text]
+        preset, _, counts = text.rpartition(":")
+        if preset in PRESETS:
+            classes = PRESETS[preset].source_classes + PRESETS[preset].target_private
         try:
-            sizes = [int(part) for part in text.split("/")]
+            sizes = [int(part) for part in (counts if preset in PRESETS else text).split("/")]
             if len(sizes) != 3 or min(sizes) < 0:
                 raise ValueError
         except ValueError:

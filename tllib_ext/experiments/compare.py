@@ -11,7 +11,8 @@ from tllib_ext.experiments.grid import Cell, Noise
 from tllib_ext.experiments.paper import paper_tables, published
 from tllib_ext.experiments.pool import run_cells
 from tllib_ext.experiments.runner import check_cells, collect
-from tllib_ext.report.comparison import bars_figure, png_bytes, write_comparison
+from tllib_ext.report.comparison import write_comparison
+from tllib_ext.report.figures import bars_figure, png_bytes
 from tllib_ext.report.tables import MEAN, Table, make_table, to_text
 
 __all__ = ["compare", "run_grid", "noise_table", "legend"]

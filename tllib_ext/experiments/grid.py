@@ -51,10 +51,11 @@ class Noise(NamedTuple):
 
 
 class Variant(NamedTuple):
-    """A row of a table: its label and the run flags that make it."""
+    """A row of a table: its label, the run flags that make it, and its part of the folder's name if not the label."""
 
     label: str
     settings: Dict[str, Any]
+    name: Optional[str] = None
 
 
 @dataclass(frozen=True)
@@ -267,7 +268,7 @@ def plan(
         keys = {"row": variant.label, "task": task.label, "noise": noise.label, "seed": seed}
         settings = {**base, "source": task.source, "target": task.target, "noise": noise.kind, "rate": noise.rate, "seed": seed,
                     "noise_seed": seed if noise_seed == "same" else int(noise_seed), **variant.settings}  # fmt: skip
-        words = [f"{task.source}2{task.target}", noise.label.replace(" ", ""), variant.label, f"seed{seed}"]
+        words = [f"{task.source}2{task.target}", noise.label.replace(" ", ""), variant.name or variant.label, f"seed{seed}"]
         cells.append(Cell(folder_name("_".join(words)), keys, settings))
     names = [cell.name for cell in cells]
     if len(set(names)) < len(names):

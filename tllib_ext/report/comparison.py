@@ -2,14 +2,13 @@
 
 import base64
 import html
-import io
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence
 
 from tllib_ext.files import whole_file, write_json, write_text
-from tllib_ext.report.tables import MEAN, Table, to_csv, to_html, to_latex, to_markdown
+from tllib_ext.report.tables import Table, to_csv, to_html, to_latex, to_markdown
 
-__all__ = ["write_comparison", "bars_figure", "png_bytes"]
+__all__ = ["write_comparison"]
 
 _STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 75rem; margin: 2rem auto; padding: 0 1rem; color: #222; background: #fff }
@@ -71,55 +70,3 @@ def _page(title: str, tables: Sequence[Table], figures: Dict[str, bytes], notes:
         f"<title>{html.escape(title)}</title><style>{_STYLE}</style></head><body>\n<h1>{html.escape(title)}</h1>\n"
         f"{pictures}{''.join(map(to_html, tables))}{listed}<h2>Command</h2><pre>{html.escape(command)}</pre>\n</body></html>\n"
     )
-
-
-def png_bytes(figure: Any) -> bytes:
-    """A figure as PNG."""
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=140, bbox_inches="tight")
-    return buffer.getvalue()
-
-
-def plain(text: str) -> str:
-    """Text that matplotlib must not read as mathematics."""
-    return text.replace("$", r"\$")
-
-
-def bars_figure(tables: Sequence[Table], axis: str) -> Any:
-    """A panel per table: one bar per row (the mean column, or the only one), dots for the tasks, diamonds for the paper.
-
-    Args:
-        tables (sequence of Table): same rows in each
-        axis (str): label of the horizontal axis
-    """
-    from matplotlib.figure import Figure
-
-    rows = tables[0].rows
-    figure = Figure(figsize=(max(5.0, 4.2 * len(tables)), 1.4 + 0.36 * len(rows)))
-    for number, (panel, table) in enumerate(zip(figure.subplots(1, len(tables), squeeze=False)[0], tables)):
-        column = MEAN if MEAN in table.columns else table.columns[-1]
-        tasks = [name for name in table.columns if name != column]
-        for y, row in enumerate(rows):
-            found = table.stats.get((row, column))
-            if found is not None:
-                best = row in table.best(column)
-                panel.barh(y, 100 * found.mean, 0.7, xerr=None if found.std is None else 100 * found.std,
-                           color="#0b5394" if best else "#9fc5e8", error_kw={"lw": 1, "capsize": 2}, zorder=2)  # fmt: skip
-            else:
-                panel.text(1, y, "missing", va="center", color="#999999", fontsize=8)
-        for index, task in enumerate(tasks):
-            points = [(100 * table.stats[row, task].mean, y) for y, row in enumerate(rows) if (row, task) in table.stats]
-            if points:
-                panel.scatter(*zip(*points), s=10, color=f"C{index + 1}", label=plain(task), zorder=3)
-        points = [(table.paper[row, column], y) for y, row in enumerate(rows) if (row, column) in table.paper]
-        if points:
-            panel.scatter(*zip(*points), s=34, marker="D", facecolors="none", edgecolors="black", label="paper", zorder=4)
-        panel.set(xlim=(0, 100), yticks=range(len(rows)), xlabel=plain(axis), title=plain(table.title))
-        panel.set_yticklabels(map(plain, rows) if number == 0 else [])
-        panel.invert_yaxis()
-        panel.grid(axis="x", alpha=0.3, zorder=0)
-    handles, labels = panel.get_legend_handles_labels()
-    if handles:
-        figure.legend(handles, labels, loc="lower center", ncols=min(8, len(labels)), bbox_to_anchor=(0.5, -0.06), frameon=False)
-    figure.tight_layout()
-    return figure

@@ -13,6 +13,8 @@ import statistics
 from dataclasses import dataclass, field
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
+from tllib_ext.evaluation.csvfile import guard
+
 __all__ = ["Stat", "stat", "Entry", "Table", "make_table", "to_text", "to_markdown", "to_latex", "to_html", "to_csv"]
 
 #: what stands where there is no number.
@@ -239,14 +241,9 @@ def to_csv(tables: Sequence[Table]) -> str:
                 found, paper = table.stats.get((row, column)), table.paper.get((row, column))
                 numbers: List[Any] = ["", "", 0] if found is None else [_percent(found.mean), _percent(found.std), found.n]
                 gap = "" if found is None or paper is None else f"{100 * found.mean - paper:.4f}"
-                writer.writerow([_cell(table.title), _cell(row), _cell(column), *numbers, "" if paper is None else paper, gap])
+                writer.writerow([guard(table.title), guard(row), guard(column), *numbers, "" if paper is None else paper, gap])
     return buffer.getvalue()
 
 
 def _percent(value: Optional[float]) -> str:
     return "" if value is None else f"{100 * value:.4f}"
-
-
-def _cell(text: str) -> str:
-    # A spreadsheet would run a name that begins like a formula.
-    return f"'{text}" if text[:1] in ("=", "+", "-", "@", "\t", "\r") else text

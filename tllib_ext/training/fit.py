@@ -1,5 +1,6 @@
 """The loop. What a step sees is a function of (seed, step), so it can begin at any step."""
 
+import copy
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Callable, Dict, Iterator, Optional
 
@@ -11,7 +12,7 @@ from tllib_ext.methods.base import Batch, Method
 from tllib_ext.training.distributed import average_buffers, rank
 from tllib_ext.training.players import NonFiniteLoss, Players
 
-__all__ = ["Meter", "fit"]
+__all__ = ["Meter", "Undo", "fit"]
 
 
 class Meter:
@@ -42,6 +43,18 @@ class Meter:
         self._sums, self._counts = dict(state["sums"]), dict(state["counts"])
 
 
+class Undo:
+    """The state of before a step; calling it takes the step back, batch-norm statistics and momentum included."""
+
+    def __init__(self, method: Method, play: Players):
+        self._parts = [part for part in (method, play, method.audit) if part is not None]
+        self._states = [copy.deepcopy(part.state_dict()) for part in self._parts]
+
+    def __call__(self) -> None:
+        for part, state in zip(self._parts, self._states):
+            part.load_state_dict(state)
+
+
 def fit(
     method: Method,
     play: Players,
@@ -67,7 +80,8 @@ def fit(
         autocast (callable): a fresh precision context per step
         after_step (callable, optional): called with the number of finished steps: evaluation, checkpoints, signals
         meter (Meter, optional): collects what ``update`` returns, for whoever reads it
-        on_nonfinite (callable, optional): told of a loss that is not finite; raises, or returns to drop that step
+        on_nonfinite (callable, optional): told of a loss that is not finite; raises, or returns to drop that step,
+            all of which is taken back if ``play.check_at_once``
         log_every (int): how often the progress bar asks the device for its numbers
         progress (bool, optional): False hides the bar; None hides it where nobody watches
     """
@@ -77,6 +91,7 @@ def fit(
     with tqdm(total=steps.stop, initial=steps.start, unit="step", disable=disable, dynamic_ncols=True) as bar:
         for step, batch_s, batch_t in zip(steps, source, target):
             play.begin(step)
+            undo = Undo(method, play) if play.check_at_once else None
             torch.manual_seed((seed * 1_000_003 + step) * 64 + rank() % 64)
             try:
                 with autocast():
@@ -85,6 +100,8 @@ def fit(
                 if on_nonfinite is None:
                     raise
                 on_nonfinite(error)
+                if undo is not None:
+                    undo()
                 values = {}
             average_buffers(method)
             meter.add(values)

@@ -101,6 +101,9 @@ class Players:
         grads = torch.autograd.grad(scaled, params, allow_unused=True)
         if world_size() > 1:
             grads = _average(params, grads)
+        # With a scaler an infinite gradient is its own affair: it skips the step and scales less.
+        if self.check_at_once and self.scaler is None and not all(g.isfinite().all() for g in grads if g is not None):
+            raise NonFiniteLoss(f"gradient of {' + '.join(terms)}", self.step)
         for p, grad in zip(params, grads):
             p.grad = grad
         for optimiser in chosen:

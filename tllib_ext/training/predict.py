@@ -12,7 +12,7 @@ from tllib_ext.methods.base import Method, Prediction
 from tllib_ext.training.distributed import gather_objects, rank, world_size
 from tllib_ext.training.domain import Domain
 
-__all__ = ["over_domain", "predict_domain", "evaluate_domain", "features_of"]
+__all__ = ["over_domain", "predict_domain", "evaluate_domain", "report_on", "features_of"]
 
 
 @torch.no_grad()
@@ -46,11 +46,16 @@ def predict_domain(method: Method, domain: Domain, batch: int = 128, title: Opti
 def evaluate_domain(method: Method, domain: Domain, batch: int = 128) -> Tuple[Prediction, Optional[OpenSetReport]]:
     """Predictions and their report; no report for an unlabelled target."""
     prediction = predict_domain(method, domain, batch)
+    return prediction, report_on(prediction, method, domain)
+
+
+def report_on(prediction: Prediction, method: Method, domain: Domain) -> Optional[OpenSetReport]:
+    """The metrics of the predictions on a whole domain; None for an unlabelled one."""
     if domain.view.targets is None:
-        return prediction, None
+        return None
     evaluator = OpenSetEvaluator(method.split)
     evaluator.update(prediction, domain.view.targets, np.arange(len(domain)))
-    return prediction, evaluator.compute()
+    return evaluator.compute()
 
 
 def features_of(backbone: nn.Module, domain: Domain, batch: int = 128, title: Optional[str] = None) -> Tensor:

@@ -21,7 +21,7 @@ from tllib_ext.training.domain import Steps
 from tllib_ext.training.fit import Meter, fit
 from tllib_ext.training.players import NonFiniteLoss, Players
 from tllib_ext.training.precision import Precision
-from tllib_ext.training.predict import evaluate_domain, features_of
+from tllib_ext.training.predict import evaluate_domain, features_of, predict_domain, report_on
 from tllib_ext.training.recorder import Recorder
 from tllib_ext.training.session import Lock, Stopper, StopRequested, differences, read_config
 from tllib_ext.training.setup import Parts, build
@@ -152,14 +152,14 @@ class _Training:
         args, parts = self.args, self.parts
         batch = args.batch_size * world_size()
         labels = self.method.balance_labels(parts.noisy.targets)
-        samplers = (BalancedBatches(labels, batch, args.seed), ShuffledBatches(len(parts.target), batch, args.seed))
+        self.samplers = (BalancedBatches(labels, batch, args.seed), ShuffledBatches(len(parts.target), batch, args.seed))
         steps = range(self.start, args.steps)
         feeds = [domain.train_batches(Steps(sampler, steps.start, steps.stop, rank(), world_size()))
-                 for domain, sampler in zip((parts.source, parts.target), samplers)]  # fmt: skip
+                 for domain, sampler in zip((parts.source, parts.target), self.samplers)]  # fmt: skip
         if self.start and self.evaluation_due(self.start):  # checkpoints are written before the evaluation of their step
             self.evaluate(self.start)
         fit(self.method, self.play, *feeds, steps, args.seed, self.precision.autocast, self.after_step, self.meter,
-            lambda error: self.nonfinite(error, samplers))  # fmt: skip
+            self.nonfinite)  # fmt: skip
         results = self.results()
         findings = gather(parts, with_map=not args.no_report)
         if rank() == 0:
@@ -180,6 +180,7 @@ class _Training:
         args = self.args
         stop, late = self.agreed(done)
         if done % args.checkpoint_every == 0 or done == args.steps or stop or late:
+            self.settle()
             self.save(done)
         if stop:
             raise StopRequested(stop, f"stopped after step {done}, saved in {self.folder}; the same command goes on from there")
@@ -196,14 +197,21 @@ class _Training:
         said = gather_objects((self.stopper.signal or 0, late))
         return max(number for number, _ in said) or None, any(late for _, late in said)
 
-    def nonfinite(self, error: NonFiniteLoss, samplers: Any) -> None:
+    def settle(self) -> None:
+        """Look at losses whose check was put off: a checkpoint of NaN must not take the place of a good one."""
+        try:
+            self.play.settle()
+        except NonFiniteLoss as error:
+            self.nonfinite(error)
+
+    def nonfinite(self, error: NonFiniteLoss) -> None:
         """Save the state for a look and stop, or (``--on-nonfinite skip``) count and go on for a while."""
         self.skipped += 1
         if self.args.on_nonfinite == "skip" and self.skipped <= max(10, self.args.steps // 100):
             self.say(f"step {error.step} dropped: {error} (number {self.skipped})")
             return
         views = (self.parts.noisy, self.parts.target.view)
-        images = [[view.path(i) for i in sampler(error.step)] for view, sampler in zip(views, samplers)]
+        images = [[view.path(i) for i in sampler(error.step)] for view, sampler in zip(views, self.samplers)]
         self.save(error.step, "nonfinite", term=error.term, source_images=images[0], target_images=images[1])
         some = " and ".join(f"{', '.join(paths[:2])}, …" for paths in images)
         tries = f" (and {self.skipped - 1} steps were dropped before)" if self.skipped > 1 else ""
@@ -212,7 +220,11 @@ class _Training:
 
     def evaluate(self, done: int) -> None:
         """One evaluation of the whole target."""
-        prediction, report = evaluate_domain(self.method, self.parts.target)
+        prediction = predict_domain(self.method, self.parts.target)
+        if not all(np.isfinite(values).all() for values in (prediction.probs, prediction.score)):
+            self.settle()
+            raise NonFiniteLoss("score of the target images", done)
+        report = report_on(prediction, self.method, self.parts.target)
         record = {"step": done, **{f"train_{name}": value for name, value in self.meter.read().items()}}
         if report is not None:
             record.update(report.flat())

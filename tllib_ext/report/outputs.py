@@ -2,11 +2,16 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Dict, Optional
+from typing import Any, Dict, Optional, Union
 
 import numpy as np
 
+from tllib_ext.files import write_json, write_text
+from tllib_ext.report.draw import draw
 from tllib_ext.report.embedding import Embedding, Part, choose, groups_of, tsne, write_embedding
+from tllib_ext.report.html import page
+from tllib_ext.report.runfiles import read_run
+from tllib_ext.report.style import save
 from tllib_ext.report.suspects import write_suspects
 from tllib_ext.training.predict import over_domain
 from tllib_ext.training.setup import Parts
@@ -56,12 +61,22 @@ def gather(parts: Parts, with_map: bool = True) -> Findings:
 
 
 def write_findings(parts: Parts, folder: Path, findings: Findings) -> Dict[str, Any]:
-    """Write ``suspects.csv``, ``pred_probs.npy``, ``labels.npy`` and ``tsne.csv``; returns what belongs in ``results.json``."""
+    """Write ``suspects.csv``, ``pred_probs.npy``, ``labels.npy``, ``label_model.json`` and ``tsne.csv``.
+
+    Returns:
+        what belongs in ``results.json``: how well wrong labels were found, where they are known, and the estimated rate
+    """
     noisy, split = parts.noisy, parts.data.split
     clean = None if parts.args.noise == "none" else noisy.clean_targets
-    results = write_suspects(
-        folder / "suspects.csv", noisy.paths, noisy.targets, findings.audit, split, clean, _label_model(parts), findings.fallback,
+    model = _label_model(parts)
+    results: Dict[str, Any] = write_suspects(
+        folder / "suspects.csv", noisy.paths, noisy.targets, findings.audit, split, clean, model, findings.fallback,
     )  # fmt: skip
+    if model is not None:
+        results.update(estimated_rate=model.rate, estimated_rate_std=model.rate_std)
+        keys = ("rate", "rate_std", "structure", "start", "temperature", "trace", "candidates")
+        facts = {key: getattr(model, key) for key in keys}
+        write_json(folder / "label_model.json", {**facts, "transition": model.transition.tolist()})
     if findings.features is not None:
         group = groups_of(len(findings.source_index), parts.target.view.targets, findings.target_index, split.unknown)
         points = tsne(findings.features, parts.args.seed)
@@ -80,5 +95,14 @@ def _label_model(parts: Parts) -> Any:
     return estimate_labels(parts.source.features, parts.noisy.targets, parts.data.split.num_source, parts.args.seed)
 
 
-def write_report(folder: Path) -> None:
-    """Draw the plots and the page from the files of a finished run."""
+def write_report(folder: Union[str, Path]) -> Path:
+    """Draw ``plots/*.png`` and ``report.html`` from the files of a finished run; returns the page's path."""
+    run = read_run(folder)
+    plots = run.folder / "plots"
+    plots.mkdir(exist_ok=True)
+    files = {}
+    for name, figure in draw(run).items():
+        files[name] = plots / f"{name}.png"
+        save(figure, files[name])
+    write_text(run.folder / "report.html", page(run, files))
+    return run.folder / "report.html"

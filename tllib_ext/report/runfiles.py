@@ -1,0 +1,89 @@
+"""What the files of a run folder say, for the plots and the page."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Dict, List, Optional, Union
+
+import numpy as np
+
+from tllib_ext.errors import UserError
+from tllib_ext.evaluation.files import Predictions, load_split, read_predictions
+from tllib_ext.evaluation.openset import OpenSetReport
+from tllib_ext.report.embedding import Embedding, read_embedding
+from tllib_ext.report.suspects import Suspects, read_suspects
+from tllib_ext.training.recorder import read_lines
+from tllib_ext.vision.datasets.split import LabelSplit
+
+__all__ = ["RunFiles", "read_run"]
+
+
+@dataclass
+class RunFiles:
+    """A finished run as its files tell it; None where a file is not there."""
+
+    folder: Path
+    config: Dict[str, Any]
+    env: Dict[str, Any]
+    results: Dict[str, Any]
+    records: List[Dict[str, Any]]
+    split: LabelSplit
+    predictions: Predictions
+    suspects: Optional[Suspects]
+    embedding: Optional[Embedding]
+    label_model: Optional[Dict[str, Any]]
+
+    @property
+    def report(self) -> Optional[OpenSetReport]:
+        """The evaluation, made again from ``predictions.csv``; None for an unlabelled target."""
+        return self.predictions.evaluate(self.split) if self.predictions.labelled.all() else None
+
+    @property
+    def threshold(self) -> Optional[float]:
+        """What the score was compared with, where that is one number."""
+        values = np.unique(self.predictions.threshold)
+        return float(values[0]) if len(values) == 1 and np.isfinite(values[0]) else None
+
+    @property
+    def has_images(self) -> bool:
+        """Whether paths lead to images: those of a data set of features are names only."""
+        return self.config.get("data") != "features"
+
+    @property
+    def true_rate(self) -> Optional[float]:
+        """The share of wrong source labels, where they were made wrong on purpose."""
+        return None if self.config.get("noise") == "none" else self.results.get("realised_rate")
+
+
+def read_run(folder: Union[str, Path]) -> RunFiles:
+    """Read a run folder; a folder without a finished run is a :class:`~tllib_ext.errors.UserError`."""
+    folder = Path(folder)
+    if not (folder / "results.json").is_file():
+        raise UserError(f"no finished run in {folder}: expected {folder / 'results.json'}, which a run writes at its end")
+    split = load_split(folder / "config.json")
+
+    def optional(name: str, read: Any) -> Any:
+        return read(folder / name) if (folder / name).is_file() else None
+
+    return RunFiles(
+        folder=folder,
+        config=_json(folder / "config.json"),
+        env=optional("env.json", _json) or {},
+        results=_json(folder / "results.json"),
+        records=read_lines(folder / "results.jsonl"),
+        split=split,
+        predictions=read_predictions(folder / "predictions.csv", split),
+        suspects=optional("suspects.csv", lambda file: read_suspects(file, split)),
+        embedding=optional("tsne.csv", read_embedding),
+        label_model=optional("label_model.json", _json),
+    )
+
+
+def _json(file: Path) -> Dict[str, Any]:
+    try:
+        value = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(f"cannot read {file}: {' '.join(str(error).split())[:200]}") from None
+    if not isinstance(value, dict):
+        raise UserError(f"{file}: expected a JSON object")
+    return value

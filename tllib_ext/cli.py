@@ -1,19 +1,20 @@
 """Command-line flags shared by the examples. Imports neither torch nor any method: ``--help`` answers at once."""
 
 import argparse
-import errno
-import os
+import math
 import sys
-from pathlib import Path
-from typing import Any, Callable, Dict, List, Optional, Sequence
+from typing import Any, Dict, Iterable, List, Optional, Sequence
 
 from tllib_ext.errors import UserError, closest
+from tllib_ext.guard import guarded, one_line
 from tllib_ext.methods import METHODS
 
 __all__ = ["Parser", "add_run_arguments", "parse_run", "read_yaml", "guarded"]
 
-#: a configuration file is a page of settings, not a data set.
-YAML_LIMIT = 200_000
+#: a configuration file is a page of settings, not a data set: characters, and lists within lists.
+YAML_LIMIT, YAML_DEPTH = 50_000, 5
+#: the largest number of steps, images per batch …, and the largest seed that every generator takes.
+COUNT_LIMIT, SEED_LIMIT = 10**9, 2**32 - 1
 
 
 class Parser(argparse.ArgumentParser):
@@ -29,7 +30,7 @@ class Parser(argparse.ArgumentParser):
             flags = [option for action in self._actions for option in action.option_strings]
             wrong = rest.split()[0]
             message = f"unknown flag {wrong}: {closest(wrong, flags).split('known:')[0] or 'see --help'}"
-        self.exit(2, f"{self.prog}: error: {message.strip()}\n")
+        self.exit(2, f"{self.prog}: error: {one_line(message)}\n")
 
 
 def _rate(text: str) -> float:
@@ -40,20 +41,32 @@ def _rate(text: str) -> float:
 
 
 def _positive(text: str) -> int:
-    if int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text}: expected a whole number, 1 or more")
+    if not 1 <= int(text) <= COUNT_LIMIT:
+        raise argparse.ArgumentTypeError(f"{text[:30]}: expected a whole number, 1 or more, at most {COUNT_LIMIT}")
     return int(text)
 
 
-def _natural(text: str) -> int:
-    if int(text) < 0:
-        raise argparse.ArgumentTypeError(f"{text}: expected a whole number, 0 or more")
+def _seed(text: str) -> int:
+    if not 0 <= int(text) <= SEED_LIMIT:
+        raise argparse.ArgumentTypeError(f"{text[:30]}: expected a whole number, 0 or more, at most {SEED_LIMIT}")
+    return int(text)
+
+
+def _workers(text: str) -> int:
+    if not 0 <= int(text) <= 256:
+        raise argparse.ArgumentTypeError(f"{text[:30]}: expected a whole number, 0 or more, at most 256")
     return int(text)
 
 
 def _learning_rate(text: str) -> float:
     if not 0 < float(text) < float("inf"):
         raise argparse.ArgumentTypeError(f"{text}: expected a positive number")
+    return float(text)
+
+
+def _finite(text: str) -> float:
+    if not math.isfinite(float(text)):
+        raise argparse.ArgumentTypeError(f"{text}: expected a number")
     return float(text)
 
 
@@ -69,9 +82,13 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
     g.add_argument("--split", metavar="a/b/c", help="shared/source private/target private classes; default: the benchmark's")
     g.add_argument("--target-aug", choices=["eval", "train"], default="eval",
                    help="augmentation of target training images; the authors' code has none in effect (default: eval)")
-    g.add_argument("--cache", choices=["auto", "off", "ram"], default="auto",
-                   help="keep decoded images; auto: in memory if they need less than 1 GiB")
+    g.add_argument("--cache", choices=["auto", "off", "ram", "disk"], default="auto",
+                   help="keep decoded images: in memory, or in a file for the next runs too; auto: ram below 1 GiB,\n"
+                        "disk below 16 GiB where there is room ($TLLIB_EXT_CACHE, default ~/.cache/tllib_ext)")
     g.add_argument("--download", action="store_true", help="allow the network: pretrained weights, and data with -d tllib:NAME")
+    g.add_argument("--check", action="store_true", help="open every image before training and list all that cannot be used")
+    g.add_argument("--on-bad-image", choices=["stop", "skip"], default="stop",
+                   help="stop with exit code 2 (default), or check all and train without them, before noise is drawn")
     g.add_argument("--allow-outside", action="store_true", help="let list files name images outside of DIR")
 
     g = parser.add_argument_group("label noise (simulated on the source)")
@@ -79,7 +96,7 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
     g.add_argument("--rate", type=_rate, default=0.2, help="expected share of wrong labels (default: 0.2)")
     g.add_argument("--noise-mode", choices=["iid", "exact"], default="iid",
                    help="iid: the authors' draw, bit for bit; exact: exactly round(rate x n) labels of each class")
-    g.add_argument("--noise-seed", type=_natural, default=0, help="seed of the draw, apart from --seed (default: 0)")
+    g.add_argument("--noise-seed", type=_seed, default=0, help="seed of the draw, apart from --seed (default: 0)")
 
     g = parser.add_argument_group("method")
     g.add_argument("-m", "--method", default="divergence", metavar="NAME", help=f"one of: {', '.join(METHODS)}")
@@ -89,7 +106,7 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
     g.add_argument("--drop-rate", metavar="RATE", help="share of each source batch to drop as wrongly labelled; default: --rate")
     g.add_argument("--heads", type=_positive, help="number of classifier heads (default: 2)")
     g.add_argument("--unknown-rule", choices=["entropy", "confidence"], help="for methods without a detector of their own")
-    g.add_argument("--unknown-threshold", type=float, metavar="T", help="of that rule: share of log K, or least confidence")
+    g.add_argument("--unknown-threshold", type=_finite, metavar="T", help="of that rule: share of log K, or least confidence")
     g.add_argument("--list-hp", action="store_true", help="print the method's hyper-parameters, and stop")
 
     g = parser.add_argument_group("backbone")
@@ -105,9 +122,11 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
     g.add_argument("--steps", type=_positive, help="iterations; default: 5001 (images), 1000 (features), 300 (glyphs)")
     g.add_argument("-b", "--batch-size", type=_positive, default=36, help="images per domain and step (default: 36)")
     g.add_argument("--lr", type=_learning_rate, default=0.01, help="learning rate of the heads; backbone 0.1x (default: 0.01)")
-    g.add_argument("-j", "--workers", type=_natural, default=2, help="processes that decode images (default: 2)")
-    g.add_argument("--seed", type=_natural, default=0, help="of the initial weights, batches and augmentation (default: 0)")
+    g.add_argument("-j", "--workers", type=_workers, default=2, help="processes that decode images (default: 2)")
+    g.add_argument("--seed", type=_seed, default=0, help="of the initial weights, batches and augmentation (default: 0)")
     g.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:1, mps")
+    g.add_argument("--deterministic", action="store_true",
+                   help="the same bytes on CUDA too: only kernels with one result, slower (a CPU run needs no flag)")
     g.add_argument("--precision", default="auto", choices=["auto", "fp32", "tf32", "bf16", "fp16"],
                    help="auto: bf16 on CUDA that has it, else fp16; fp32 on a CPU. Losses are always fp32")
     g.add_argument("--eval-every", type=_positive, metavar="N", help="evaluate every N steps; default: ten times per run")
@@ -123,7 +142,8 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
     g = parser.add_argument_group("output")
     g.add_argument("--log", metavar="FOLDER", help="run folder; default: runs/<data>_<source>2<target>_<noise>_<method>_seed<N>")
     g.add_argument("--overwrite", action="store_true", help="replace a finished run in --log FOLDER")
-    g.add_argument("--no-report", action="store_true", help="write no plots and no report.html (python -m tllib_ext.report makes them)")
+    g.add_argument("--no-report", action="store_true",
+                   help="write no plots and no report.html (python -m tllib_ext.report makes them)")
     g.add_argument("--phase", choices=["train", "test"], default="train", help="test: evaluate the model in --log FOLDER again")
     g.add_argument("-c", "--config", metavar="YAML", help="file of flags, 'noise: pair' per line; flags on the command line win")
 
@@ -133,9 +153,11 @@ def read_yaml(path: str, parser: argparse.ArgumentParser) -> Dict[str, Any]:
     import yaml
 
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        with open(path, encoding="utf-8") as file:
+            text = file.read(YAML_LIMIT + 1)
         if len(text) > YAML_LIMIT:
-            raise UserError(f"{path} is too long for a configuration: {len(text)} characters, at most {YAML_LIMIT}")
+            raise UserError(f"{path} is too long for a configuration: more than {YAML_LIMIT} characters")
+        _check_nesting(path, yaml.parse(text, Loader=yaml.SafeLoader))
         values = yaml.safe_load(text)
     except OSError as error:
         raise UserError(f"cannot read the configuration {path}: {error.strerror}") from None
@@ -153,6 +175,18 @@ def read_yaml(path: str, parser: argparse.ArgumentParser) -> Dict[str, Any]:
             raise UserError(f"{path}: unknown key {key!r}: {closest(name, actions)}")
         settings[name] = _checked(path, actions[name], value)
     return settings
+
+
+def _check_nesting(path: str, events: Iterable[Any]) -> None:
+    """Refuse aliases and deep nesting while parsing: a few lines of either can stand for more than memory holds."""
+    depth = 0
+    for event in events:
+        kind = type(event).__name__
+        depth += kind in ("MappingStartEvent", "SequenceStartEvent")
+        depth -= kind in ("MappingEndEvent", "SequenceEndEvent")
+        if depth > YAML_DEPTH or kind == "AliasEvent":
+            what = "an alias (*)" if kind == "AliasEvent" else f"more than {YAML_DEPTH} levels"
+            raise UserError(f"{path}: {what} in line {event.start_mark.line + 1}, expected plain lines 'flag: value'")
 
 
 def _checked(path: str, action: argparse.Action, value: Any) -> Any:
@@ -186,39 +220,6 @@ def parse_run(parser: argparse.ArgumentParser, argv: Optional[Sequence[str]] = N
         args = parser.parse_args(words)
     args.command = words
     return args
-
-
-def guarded(main: Callable[[], Optional[int]]) -> int:
-    """Run a script's main: what a user can mend is one line on stderr and a code, never a traceback.
-
-    Codes: 2 bad input, 3 a loss that is not finite, 1 a full disk or a lost process, 128 + N stopped by signal N.
-    """
-    try:
-        return main() or 0
-    except UserError as error:
-        return _say(2, error)
-    except KeyboardInterrupt:
-        return _say(130, "interrupted")
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT):
-            raise
-        where = f" while writing {error.filename}" if error.filename else ""
-        return _say(1, f"no room left{where}: {error.strerror}; make room and run the same command: it goes on from its checkpoint")
-    except Exception as error:
-        kind = type(error).__name__  # by name: the classes live in modules that import torch
-        if kind == "StopRequested":
-            return _say(error.code, error, "")  # type: ignore[attr-defined]
-        if kind == "NonFiniteLoss":
-            return _say(3, error)
-        together = int(os.environ.get("WORLD_SIZE", "1")) > 1
-        if kind in ("DistBackendError", "DistNetworkError") or (kind == "RuntimeError" and together):
-            return _say(1, f"another process of this run ended or cannot be reached: {str(error).splitlines()[0]}")
-        raise
-
-
-def _say(code: int, text: Any, prefix: str = "error: ") -> int:
-    print(prefix + " ".join(str(text).split()), file=sys.stderr)
-    return code
 
 
 def method_options(args: argparse.Namespace) -> Dict[str, Any]:

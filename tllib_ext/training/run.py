@@ -11,6 +11,7 @@ from tqdm import tqdm
 from tllib_ext.errors import UserError
 from tllib_ext.evaluation.files import write_predictions
 from tllib_ext.files import remove_drafts
+from tllib_ext.guard import printable
 from tllib_ext.report.outputs import gather, write_findings, write_report
 from tllib_ext.training.audit import Audit
 from tllib_ext.training.checkpoint import load_checkpoint, load_method, load_model, save_checkpoint, save_model
@@ -24,7 +25,7 @@ from tllib_ext.training.precision import Precision
 from tllib_ext.training.predict import evaluate_domain, features_of, predict_domain, report_on
 from tllib_ext.training.recorder import Recorder
 from tllib_ext.training.session import Lock, Stopper, StopRequested, differences, read_config
-from tllib_ext.training.setup import Parts, build
+from tllib_ext.training.setup import Parts, build, make_deterministic
 from tllib_ext.vision.datasets.sampling import BalancedBatches, ShuffledBatches
 
 __all__ = ["run_from_args", "train", "run_folder"]
@@ -39,6 +40,8 @@ def run_from_args(args: argparse.Namespace) -> int:
         print(hparams_table(args))
         return 0
     args.device = start(args.device)
+    if args.deterministic:
+        make_deterministic()
     if args.phase == "test":
         return _test(args)
     train(build(args))
@@ -87,7 +90,7 @@ class _Training:
         args, method = parts.args, parts.method
         self.parts, self.args, self.method, self.folder, self.stopper = parts, args, method, folder, stopper
         self.precision = Precision(args.precision, parts.device)
-        self.say = tqdm.write if rank() == 0 else (lambda text: None)
+        self.say = (lambda text: tqdm.write(printable(text))) if rank() == 0 else (lambda text: None)
         self.recorder = Recorder(folder, active=rank() == 0)
         state = gather_objects(self._unfinished() if rank() == 0 else None)[0]
         self.say(head(parts, folder))
@@ -242,7 +245,7 @@ class _Training:
         results = {key: getattr(args, key) for key in keys}
         results.update(realised_rate=noisy.realised_rate, realised_transition=noisy.realised_transition.tolist())
         results.update({key: value for key, value in self.last["record"].items() if key != "step"})
-        results.update(processes=world_size(), skipped_steps=self.skipped)
+        results.update(processes=world_size(), skipped_steps=self.skipped, skipped_images=len(args.skipped_images))
         scored = [line for line in self.recorder.lines() if line.get("os") is not None]
         if scored:
             best = max(scored, key=lambda line: line["os"])
@@ -260,7 +263,7 @@ def _context(parts: Parts) -> Context:
         source_labels=parts.noisy.targets,
         source_inputs=parts.source.features,
         target_inputs=parts.target.features,
-        say=tqdm.write if rank() == 0 else (lambda text: None),
+        say=(lambda text: tqdm.write(printable(text))) if rank() == 0 else (lambda text: None),
         source_features=lambda: features_of(parts.method.backbone, parts.source),
         target_features=lambda: features_of(parts.method.backbone, parts.target),
     )

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from tllib_ext.errors import UserError, closest
-from tllib_ext.vision.datasets.imagelist import FeatureList, ImageFolder, ImageList
+from tllib_ext.files import locked
+from tllib_ext.vision.datasets.imagelist import FeatureList, ImageFolder, ImageList, load_image
 from tllib_ext.vision.datasets.split import PRESETS, LabelSplit
 
 __all__ = ["Data", "Known", "KNOWN", "DATA_NAMES", "find_domain", "open_data", "cache_dir"]
@@ -128,6 +129,9 @@ def open_data(
     if name == "Glyphs":
         from tllib_ext.vision.datasets import glyphs
 
+        if not (Path(root) / glyphs.MARKER).exists():  # drawn once, however many processes ask for it
+            with locked(Path(root).with_name(f".{Path(root).name}.lock")):
+                glyphs.write_glyphs(Path(root))
         glyphs.write_glyphs(Path(root))
         known = Known(glyphs.DOMAINS, {d: d for d in glyphs.DOMAINS.values()}, tuple(glyphs.CLASSES), "")
         data = _listed(root, name, known, source or "P", target or "S", allow_outside)
@@ -214,6 +218,8 @@ def _from_tllib(root: str, name: str, source: str, target: str, download: bool) 
     first, second = _pair(source, target, list(known.lists), known.domains)
     letter = {domain: letter for letter, domain in known.domains.items()}
     sets = [builder(root=root, task=letter[d], download=download) for d in (first, second)]
+    for dataset in sets:
+        dataset.loader = load_image  # one way to read an image, whoever listed it
     return Data(name, first, second, *sets, split=PRESETS[plain])
 
 

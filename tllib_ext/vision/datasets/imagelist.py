@@ -1,8 +1,11 @@
 """Readers of image lists and folders, with tllib's attributes: ``samples``, ``classes``, ``loader``."""
 
 import os
+import threading
+import warnings
+import zipfile
 from pathlib import Path
-from typing import Any, Callable, List, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
@@ -15,19 +18,65 @@ IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".we
 Sample = Tuple[str, Optional[int]]
 
 
+#: what is looked for inside a file, whatever its suffix; Pillow's other readers are rarely used, and one starts Ghostscript.
+FORMATS = ("JPEG", "PNG", "BMP", "GIF", "TIFF", "WEBP", "PPM")
+
+
+class _Quiet:
+    """Pillow's warnings of odd tags and palettes unsaid, that of a decompression bomb raised, while any thread decodes."""
+
+    def __init__(self) -> None:
+        self._lock, self._users, self._catch = threading.Lock(), 0, warnings.catch_warnings()
+
+    def __enter__(self) -> None:
+        from PIL import Image
+
+        with self._lock:  # the filters belong to the whole process: the first sets them, the last puts them back
+            if not self._users:
+                self._catch = warnings.catch_warnings()
+                self._catch.__enter__()
+                warnings.simplefilter("ignore")
+                warnings.simplefilter("error", Image.DecompressionBombWarning)
+            self._users += 1
+
+    def __exit__(self, *exc: Any) -> None:
+        with self._lock:
+            self._users -= 1
+            if not self._users:
+                self._catch.__exit__(None, None, None)
+
+
+_QUIET = _Quiet()
+
+
 def load_image(path: Union[str, os.PathLike]) -> Any:
-    """The image as RGB; an unreadable one is a :class:`~tllib_ext.errors.UserError` that names the file."""
+    """The image as RGB; an unreadable one is a :class:`~tllib_ext.errors.UserError` that names the file.
+
+    Turned as its EXIF tag says, 16 bits scaled to 8, the first frame of several, transparency left out. An image of more
+    pixels than Pillow takes for honest (89 million) is refused before it is decoded.
+    """
     from PIL import Image, ImageOps
 
+    if not os.path.isfile(path):  # a pipe of that name would be waited for
+        raise UserError(f"{'not an image but a folder or device' if os.path.exists(path) else 'image not found'}: {path}")
     try:
-        with Image.open(path) as image:
-            return ImageOps.exif_transpose(image).convert("RGB")
-    except FileNotFoundError:
-        raise UserError(f"image not found: {path}") from None
-    except Image.DecompressionBombError:
-        raise UserError(f"image too large to be decoded safely: {path}") from None
-    except (OSError, SyntaxError, ValueError) as error:  # Pillow raises all three for damaged files
+        with _QUIET, Image.open(path, formats=FORMATS) as image:
+            return _eight_bits(ImageOps.exif_transpose(image)).convert("RGB")
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning):
+        limit = f"more than {Image.MAX_IMAGE_PIXELS:,} pixels"
+        raise UserError(f"image too large to be decoded safely: {path} ({limit}); make it smaller") from None
+    except Exception as error:  # Pillow lets a damaged file surface as nearly anything: OSError, struct.error, KeyError …
         raise UserError(f"unreadable image {path}: {error}") from None
+
+
+def _eight_bits(image: Any) -> Any:
+    """Grey of 16 bits scaled to 8, where Pillow's own conversion would cut everything off at 255."""
+    if not image.mode.startswith("I"):
+        return image
+    from PIL import Image
+
+    values = np.asarray(image).astype(np.int64).clip(0, 65535)
+    return Image.fromarray(((values + 128) // 257).astype(np.uint8))
 
 
 class ImageList:
@@ -74,6 +123,8 @@ def _read_list(list_file: Path, root: str, num_classes: int, allow_outside: bool
         if int(label) >= num_classes:
             raise UserError(f"{list_file}:{number}: label {label}, but there are {num_classes} classes (0…{num_classes - 1})")
         path = path.strip()
+        if "\0" in path:
+            raise UserError(f"{list_file}:{number}: a path with a NUL byte, {path[:80]!r}")
         if not allow_outside and (os.path.isabs(path) or ".." in path.replace("\\", "/").split("/")):
             raise UserError(f"{list_file}:{number}: {path!r} leads outside of {root}; add --allow-outside if you trust the list")
         samples.append((os.path.join(root, path), int(label)))
@@ -135,18 +186,15 @@ class FeatureList:
 
     def __init__(self, file: Union[str, os.PathLike]):
         self.root = str(file)
-        try:
-            with np.load(file, allow_pickle=False) as data:
-                arrays = {key: data[key] for key in data.files}
-        except Exception as error:  # a zip or npy header can fail in many ways, none of them ours to sort
-            raise UserError(f"cannot read features from {file}: {error}") from None
+        arrays = _read_arrays(file, ("features", "labels", "classes", "paths"))
         lacking = [key for key in ("features", "classes") if key not in arrays]
         if lacking:
             raise UserError(f"{file} has no {' and no '.join(lacking)}: expected features, labels, classes[, paths]")
         features, labels = arrays["features"], arrays.get("labels")
         if features.ndim != 2 or features.dtype.kind not in "fiu" or not len(features):
             raise UserError(f"{file}: features of shape {features.shape} {features.dtype}, expected (N, D) numbers")
-        self.features = np.ascontiguousarray(features, dtype=np.float32)
+        with np.errstate(over="ignore"):  # too large for float32 is infinite, and said so below
+            self.features = np.ascontiguousarray(features, dtype=np.float32)
         if not np.isfinite(self.features).all():
             raise UserError(f"{file}: the features hold NaN or infinite values")
         self.classes = [str(name) for name in arrays["classes"].ravel()]
@@ -166,3 +214,18 @@ class FeatureList:
 
     def __getitem__(self, index: int) -> Tuple[Any, Optional[int]]:
         return self.features[index], self.samples[index][1]
+
+
+def _read_arrays(file: Union[str, os.PathLike], names: Sequence[str]) -> Dict[str, np.ndarray]:
+    """The named arrays of a ``.npz``, as far as it has them; nothing in it is unpickled."""
+    try:
+        if os.path.isfile(file) and zipfile.is_zipfile(file):
+            # A small zip can stand for more than memory holds: ask before unpacking.
+            with zipfile.ZipFile(file) as archive:
+                size = sum(part.file_size for part in archive.infolist() if part.filename.removesuffix(".npy") in names)
+            if size > os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"):
+                raise MemoryError(f"it unpacks to {size >> 30} GiB, more than this machine's memory")
+        with np.load(file, allow_pickle=False) as data:
+            return {name: data[name] for name in names if name in data.files}
+    except Exception as error:  # a zip or npy header can fail in many ways, none of them ours to sort
+        raise UserError(f"cannot read features from {file}: {error}") from None

@@ -123,7 +123,7 @@ class Sta(Method):
 
     def update(self, source: Batch, target: Batch, step: int, play: Any) -> Dict[str, Tensor]:
         hp = self.hparams
-        share = (step / self.steps * hp.rounds) % 1  # of the round
+        share = (step / self.steps * hp.rounds) % 1 + 1e-9  # of the round; the fractions' rounding must not delay a stage
         first = share < hp.stage_1a + hp.stage_1b
         with torch.set_grad_enabled(not (first and hp.stage1_backbone == "frozen")):
             f_s, f_t = self.backbone(source.x), self.backbone(target.x)

@@ -21,6 +21,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from tllib_ext.errors import UserError
 from tllib_ext.methods.base import Batch, Hparams, Method, Prediction, hp
 from tllib_ext.methods.rules import EntropyRule
 from tllib_ext.modules.adversarial import DomainDiscriminator, domain_loss, entropy, gradient_reverse, grl_coefficient
@@ -65,6 +66,10 @@ class TclHparams(Hparams):
     lr_mult: float = hp(1.0, "DANCE: lr 0.01; code: 0.3 (20000 iterations)", "of every learning rate")
     unknown_rule: str = hp("entropy", "DANCE, GLC", "entropy or confidence")
     unknown_threshold: Optional[float] = hp(None, "customary", "share of log K (default 0.5), or least confidence (0.5)")
+
+    def __post_init__(self) -> None:
+        if self.init not in ("default", "normal"):
+            raise UserError(f"hyper-parameter init={self.init!r}: expected default or normal")
 
 
 class Tcl(Method):

@@ -1,15 +1,23 @@
 """From flags to the parts of a run: data, views, backbone, method."""
 
 import argparse
+import hashlib
+import os
+import shutil
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any, Dict, Optional
 
 import numpy as np
 import torch
 from torch import nn
+from tqdm import tqdm
 
 from tllib_ext.cli import method_options
 from tllib_ext.errors import UserError, closest
+from tllib_ext.files import locked
+from tllib_ext.guard import one_line
 from tllib_ext.methods import METHODS
 from tllib_ext.methods.base import Method
 from tllib_ext.modules.heads import FeatureBottleneck
@@ -17,6 +25,7 @@ from tllib_ext.training.distributed import gather_objects, rank, world_size
 from tllib_ext.training.domain import Domain
 from tllib_ext.training.predict import features_of
 from tllib_ext.vision.datasets.catalog import Data, cache_dir, open_data
+from tllib_ext.vision.datasets.check import bad_images, without_images
 from tllib_ext.vision.datasets.frozen import files_digest, read_cached, state_digest, write_cached
 from tllib_ext.vision.datasets.noisy import NoisyLabels
 from tllib_ext.vision.datasets.pixels import open_pixels
@@ -25,10 +34,10 @@ from tllib_ext.vision.datasets.universal import UniversalView
 from tllib_ext.vision.models.backbones import build_backbone
 from tllib_ext.vision.transforms import Augment
 
-__all__ = ["Parts", "build", "method_class", "parse_hparams", "pick_device"]
+__all__ = ["Parts", "build", "make_deterministic", "method_class", "parse_hparams", "pick_device"]
 
-#: decoded images are kept in memory by ``--cache auto`` below this size.
-RAM_LIMIT = 1 << 30
+#: ``--cache auto`` keeps decoded images in memory below the first size, on disk below the second.
+RAM_LIMIT, DISK_LIMIT = 1 << 30, 16 << 30
 
 
 @dataclass
@@ -54,8 +63,16 @@ class Parts:
             "source_name": self.data.source_name,
             "target_name": self.data.target_name,
             "image": {"resize": self.data.resize, "crop": self.data.crop, "flip": self.data.flip},
+            "lists": {"source": _digest(self.noisy, self.args.root), "target": _digest(self.target.view, self.args.root)},
+            "processes": world_size(),
             "in_features": None if self.frozen is None and not self.data.is_features else _width(self.target),
         }
+
+
+def _digest(view: Any, root: Optional[str]) -> str:
+    """Names and given labels of a list, wherever it stands: a run goes on only over the one it began with."""
+    text = "\n".join(f"{path.removeprefix(root or '')} {label}" for path, label in view.samples)
+    return f"{len(view)} {hashlib.sha256(text.encode('utf-8', 'surrogatepass')).hexdigest()[:16]}"
 
 
 def _width(domain: Domain) -> int:
@@ -72,6 +89,13 @@ def pick_device(name: str) -> torch.device:
     except (RuntimeError, AssertionError) as error:
         raise UserError(f"--device {name} cannot be used here: {str(error).splitlines()[0]}; try --device cpu") from None
     return device
+
+
+def make_deterministic() -> None:
+    """Only operations that give the same bytes every time; one that cannot is an error. For CUDA: a CPU run is so anyway."""
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS is deterministic with a workspace of its own
+    torch.use_deterministic_algorithms(True)
+    torch.backends.cudnn.benchmark = False
 
 
 def method_class(name: str) -> type:
@@ -94,6 +118,7 @@ def build(args: argparse.Namespace) -> Parts:
     device = pick_device(args.device)
     data = open_data(args.root, args.data, args.source, args.target, args.split, args.download, args.allow_outside)
     _fill_defaults(args, data)
+    _screen(args, data)
     source_view = UniversalView(data.source, data.split, "source")
     noisy = NoisyLabels(source_view, args.noise, args.rate, args.noise_seed, args.noise_mode)
     target_view = UniversalView(data.target, data.split, "target")
@@ -106,6 +131,27 @@ def build(args: argparse.Namespace) -> Parts:
     source, target, backbone, frozen = _inputs(args, data, noisy, target_view, device)
     method = cls(backbone, data.split, hparams).to(device)
     return Parts(args, data, noisy, source, target, method, frozen, device)
+
+
+def _screen(args: argparse.Namespace, data: Data) -> None:
+    """``--check`` and ``--on-bad-image``: open every image of both views, list what cannot be used, stop or leave it out."""
+    args.skipped_images = []
+    if data.is_features or not (args.check or args.on_bad_image == "skip"):
+        return
+    views = [UniversalView(dataset, data.split, role) for dataset, role in ((data.source, "source"), (data.target, "target"))]
+    bad, total = [], sum(map(len, views))
+    for view in views:
+        shares = gather_objects(bad_images(view.paths[rank() :: world_size()], view.loader, args.workers))
+        bad += sorted(hit for share in shares for hit in share)
+    if rank() == 0:
+        for path, reason in bad:
+            tqdm.write(one_line(reason if path in reason else f"{path}: {reason}"))
+        tqdm.write(f"checked {total} images: {len(bad) or 'none'} cannot be used")
+    if bad and args.on_bad_image == "stop":
+        remedy = "mend them, or train without them by --on-bad-image skip"
+        raise UserError(f"{len(bad)} of {total} images cannot be used, all listed above: {remedy}")
+    args.skipped_images = [path for path, _ in bad]
+    data.source, data.target = (without_images(dataset, args.skipped_images) for dataset in (data.source, data.target))
 
 
 def _fill_defaults(args: argparse.Namespace, data: Data) -> None:
@@ -147,20 +193,33 @@ def _inputs(
 
 def _extract(key: str, frozen: nn.Module, domain: Domain, title: str) -> np.ndarray:
     folder = cache_dir() / "features"
-    features = read_cached(folder, key)
-    # Extraction is shared out among the processes: all take part, even if some of them have the file.
-    if not all(found is not None for found in gather_objects(None if features is None else True)):
-        features = features_of(frozen, domain, 64, title).numpy()
-        if rank() == 0:
-            write_cached(folder, key, features)
+    name = hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+    # The first of another run's processes that need the same features makes them, the others wait and find them.
+    with locked(cache_dir() / "locks" / name) if rank() == 0 else nullcontext():
+        gather_objects(None)
+        features = read_cached(folder, key)
+        # Extraction is shared out among the processes: all take part, even if some of them have the file.
+        if not all(found is not None for found in gather_objects(None if features is None else True)):
+            features = features_of(frozen, domain, 64, title).numpy()
+            if rank() == 0:
+                write_cached(folder, key, features)
     return features
 
 
 def _images(args: argparse.Namespace, data: Data, view: Any, number: int) -> Any:
-    size = (len(data.source) + len(data.target)) * data.resize**2 * 3
-    mode = args.cache
-    if mode == "auto":
-        mode = "ram" if size < RAM_LIMIT and not args.freeze_backbone else "off"
+    folder = cache_dir() / "pixels"
+    mode = _cache_mode(args, (len(data.source) + len(data.target)) * data.resize**2 * 3, folder)
     name = (data.source_name, data.target_name)[number]
-    pixels = open_pixels(view, data.resize, mode, args.workers, f"decode {name}")
+    pixels = open_pixels(view, data.resize, mode, args.workers, f"decode {name}", folder)
     return pixels, Augment(data.crop, data.flip, args.seed, number)
+
+
+def _cache_mode(args: argparse.Namespace, size: int, folder: Path) -> str:
+    if args.cache != "auto":
+        return args.cache
+    if args.freeze_backbone:  # every image is looked at once
+        return "off"
+    if size < RAM_LIMIT and world_size() == 1:
+        return "ram"
+    place = next(parent for parent in (folder, *folder.parents) if parent.exists())
+    return "disk" if size < min(DISK_LIMIT, shutil.disk_usage(place).free // 4) else "off"

@@ -120,7 +120,7 @@ def _table(head: List[str], rows: List[List[Any]], numeric: Any = ()) -> str:
     top = "".join(f"<th{kind}>{escape(cell)}</th>" for kind, cell in zip(kinds, head))
     lines = ["".join(f"<td{kind}>{escape(cell)}</td>" for kind, cell in zip(kinds, row)) for row in rows]
     lines = "".join(f"<tr>{line}</tr>" for line in lines)
-    return f'<div class="scroll"><table><thead><tr>{top}</tr></thead><tbody>{lines}</tbody></table></div>'
+    return f'<table class="numbers"><thead><tr>{top}</tr></thead><tbody>{lines}</tbody></table>'
 
 
 def _plots(plots: Dict[str, Path], *names: str, wide: bool = False) -> str:

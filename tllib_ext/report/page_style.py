@@ -43,7 +43,7 @@ td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; white-space:
 .gallery span { display: block; overflow-wrap: anywhere }
 .gallery .blank { display: flex; height: 96px; align-items: center; justify-content: center; background: #f3f4f6;
   color: var(--soft); font-size: .75rem }
-.gallery.names { grid-template-columns: repeat(auto-fill, minmax(180px, 1fr)) }
+.gallery.names { grid-template-columns: repeat(auto-fill, minmax(150px, 1fr)) }
 pre { background: #f3f4f6; border-radius: 6px; padding: 10px; font-size: .85rem; margin: 6px 0; white-space: pre-wrap;
   overflow-wrap: anywhere }
 details { margin-top: 8px } summary { cursor: pointer; color: var(--blue) }
@@ -52,6 +52,10 @@ dt { color: var(--soft) } dd { margin: 0; overflow-wrap: anywhere; min-width: 0 
 @media (max-width: 640px) {
   main { padding: 8px } section { padding: 10px } h1 { font-size: 1.25rem } .tiles { grid-template-columns: 1fr 1fr }
   dl { grid-template-columns: 1fr } dd { margin-bottom: 4px }
+  .numbers thead { display: none }
+  .numbers tr { display: grid; grid-template-columns: 1fr auto; border-bottom: 1px solid var(--line) }
+  .numbers td { border: 0; overflow-wrap: anywhere; padding: 2px 0 }
+  .numbers td:nth-child(3) { grid-column: 1 / -1; color: var(--soft) }
 }
 @media print {
   body { background: #fff; font-size: 11pt } main { max-width: none; padding: 0 } nav { display: none }

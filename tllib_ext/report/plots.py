@@ -84,7 +84,8 @@ def threshold_curve(curve: ThresholdCurve, threshold: Optional[float] = None) ->
             ax.step(curve.threshold[finite], values[finite], where="post", color=colour, linewidth=width, label=label)
     _cut(ax, threshold)
     ax.set_ylim(0, 1.02)
-    finish(ax, "Had the threshold been another", "threshold on the score", "", True, loc="lower left")
+    below = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.17), "ncols": 5, "columnspacing": 0.9, "handlelength": 1.4}
+    finish(ax, "Had the threshold been another", "threshold on the score", "", True, **below)
     return fig
 
 

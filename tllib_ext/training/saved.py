@@ -1,0 +1,97 @@
+"""A finished run as something that labels new images: all it takes is ``model.safetensors`` and this package."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Dict, Optional, Union
+
+import torch
+from torch import Tensor, nn
+
+from tllib_ext.errors import UserError
+from tllib_ext.methods import METHODS
+from tllib_ext.methods.base import Method, Prediction
+from tllib_ext.modules.heads import FeatureBottleneck
+from tllib_ext.training.checkpoint import load_method, load_model
+from tllib_ext.vision.datasets.split import LabelSplit
+from tllib_ext.vision.models.backbones import build_backbone
+from tllib_ext.vision.transforms import Augment
+
+__all__ = ["SavedRun", "load_run"]
+
+#: images per forward of a frozen backbone and of the method, as in a run: the same sums in the same order.
+_FROZEN_BATCH, _BATCH = 64, 128
+
+
+@dataclass
+class SavedRun:
+    """A trained method with everything between an image file and its answer.
+
+    Args:
+        method (Method): in evaluation mode
+        frozen (torch.nn.Module, optional): the backbone under it, where that was frozen
+        split (LabelSplit): names of the classes
+        resize (int): images are decoded to squares of this side
+        crop (int): of which the network sees the centre
+        device (torch.device): where both networks are
+    """
+
+    method: Method
+    frozen: Optional[nn.Module]
+    split: LabelSplit
+    resize: int
+    crop: int
+    device: torch.device
+
+    #: images to hand to :meth:`predict` at a time
+    batch = _BATCH
+
+    @torch.no_grad()
+    def predict(self, rows: Tensor) -> Prediction:
+        """What the run says of images: :math:`(N, R, R, 3)` uint8 pixels, R = ``resize``; arrays on the CPU."""
+        x = Augment(self.crop).centre(rows.to(self.device))
+        if self.frozen is not None:
+            x = torch.cat([self.frozen(part).float() for part in x.split(_FROZEN_BATCH)])
+        return Prediction(*(value.cpu().numpy() for value in self.method.predict(x)))
+
+
+def load_run(folder: Union[str, Path], device: Union[str, torch.device] = "cpu") -> SavedRun:
+    """Build the method of a run folder and give it the saved weights.
+
+    A folder without a model, a model of another version or one that was trained on features without images is a
+    :class:`~tllib_ext.errors.UserError`.
+    """
+    folder, device = Path(folder), torch.device(device)
+    if not folder.is_dir():
+        raise UserError(f"no run folder {folder}: expected the --log FOLDER of a finished run")
+    metadata, tensors, frozen_tensors = load_model(folder / "model.safetensors")
+    try:
+        if metadata["arch"] is None:
+            raise UserError(
+                f"the run in {folder} was trained on features and has no image backbone: predict.py needs a run on images"
+            )
+        split, image = LabelSplit(**metadata["split"]), metadata["image"]
+        resize, crop = int(image["resize"]), int(image["crop"])
+        backbone, frozen = _networks(metadata, frozen_tensors, folder)
+        cls = METHODS.get(metadata["method"])
+        method = cls(backbone, split, cls.Hparams.parse(metadata["hparams"]))
+    except UserError:
+        raise
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise UserError(f"the model in {folder} was written by another version: {type(error).__name__} {error}") from None
+    load_method(method, tensors, folder)
+    for module in filter(None, (method, frozen)):
+        module.to(device).eval().requires_grad_(False)
+    return SavedRun(method, frozen, split, resize, crop, device)
+
+
+def _networks(metadata: Dict[str, Any], frozen_tensors: Dict[str, Tensor], folder: Path) -> Any:
+    """What the method trained, and the frozen backbone under it or None."""
+    backbone = build_backbone(metadata["arch"], None).to(memory_format=torch.channels_last)
+    if not metadata["freeze_backbone"]:
+        return backbone, None
+    try:
+        backbone.load_state_dict(frozen_tensors)
+    except RuntimeError as error:
+        reason = str(error).splitlines()[-1].strip()
+        raise UserError(f"the frozen backbone in {folder} does not fit {metadata['arch']}: {reason}") from None
+    return FeatureBottleneck(backbone.out_features, metadata["bottleneck"]), backbone

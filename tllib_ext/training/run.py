@@ -96,6 +96,9 @@ class _Training:
         self.say(head(parts, folder))
         method.audit = Audit(len(parts.noisy), parts.data.split.num_source, parts.device)
         method.prepare(_context(parts))
+        # Before a checkpoint is loaded: a method that changes its mind about labels later was asked at the beginning.
+        labels, batch = method.balance_labels(parts.noisy.targets), args.batch_size * world_size()
+        self.samplers = (BalancedBatches(labels, batch, args.seed), ShuffledBatches(len(parts.target), batch, args.seed))
         self.play = Players(method.players(), args.lr, args.steps, scaler=self.precision.scaler)
         self.play.check_at_once = args.on_nonfinite == "skip"
         self.meter, self.start, self.skipped = Meter(), 0, 0
@@ -153,9 +156,6 @@ class _Training:
     def run(self) -> Dict[str, Any]:
         """The loop, then the outputs."""
         args, parts = self.args, self.parts
-        batch = args.batch_size * world_size()
-        labels = self.method.balance_labels(parts.noisy.targets)
-        self.samplers = (BalancedBatches(labels, batch, args.seed), ShuffledBatches(len(parts.target), batch, args.seed))
         steps = range(self.start, args.steps)
         feeds = [domain.train_batches(Steps(sampler, steps.start, steps.stop, rank(), world_size()))
                  for domain, sampler in zip((parts.source, parts.target), self.samplers)]  # fmt: skip

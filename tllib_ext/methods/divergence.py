@@ -75,6 +75,11 @@ class DivergenceHparams(Hparams):
                               ("head", ("cosine", "linear")), ("pred_head", ("first", "sum"))):  # fmt: skip
             if getattr(self, name) not in allowed:
                 raise UserError(f"hyper-parameter {name}={getattr(self, name)!r}: expected {' or '.join(allowed)}")
+        if isinstance(self.delta, str) and self.delta not in ("official", "log_k"):
+            try:
+                self.delta = float(self.delta)  # from the command line
+            except ValueError:
+                raise UserError(f"hyper-parameter delta={self.delta!r}: expected official, log_k or a number") from None
         rate = self.drop_rate
         if rate not in (None, "auto") and not (isinstance(rate, (int, float)) and 0 <= rate < 1):
             raise UserError(f"--drop-rate {rate}: expected a number in [0, 1), or auto to estimate it")

@@ -18,9 +18,15 @@ _SECONDS = {"images": 0.1, "Glyphs": 0.03, "features": 0.0025}
 _START = {"images": 60.0, "Glyphs": 4.0, "features": 2.0}
 
 
+def _kind(settings: Dict[str, Any], data: str) -> str:
+    if data == "features" or settings.get("freeze_backbone"):
+        return "features"
+    return "Glyphs" if data == "Glyphs" else "images"
+
+
 def cell_seconds(settings: Dict[str, Any], data: str) -> float:
     """A guess from first principles; the order of magnitude is what counts."""
-    kind = "features" if data == "features" or settings.get("freeze_backbone") else "Glyphs" if data == "Glyphs" else "images"
+    kind = _kind(settings, data)
     steps = settings.get("steps") or {"images": 5001, "Glyphs": 300, "features": 1000}[kind]
     size = settings.get("batch_size", 36) / 36
     return _START[kind] + steps * size * _SECONDS[kind] * _PASSES.get(settings["method"], 2.0)
@@ -60,14 +66,11 @@ def dry_run_text(cells: Sequence[Cell], out: Path, jobs: int, data: str, listed:
     lines += [f"{Path(out) / 'cells' / cell.name}  {states[cell.name]}" for cell in cells[:listed]]
     if len(cells) > listed:
         lines.append(f"… and {len(cells) - listed} more")
-    basis = f"measured on {len(known)} finished cells" if known else _basis(data, cells)
+    images = _kind(cells[0].settings, data) == "images"
+    basis = f"a guess for {'one V100 in fp32' if images else 'one core of a recent CPU'}; after the first cells it is measured"
+    basis = f"measured on {len(known)} finished cells" if known else basis
     todo = sum(state != "finished" for state in states.values())
-    lines.append(f"{todo} of {len(cells)} cells to run, {duration(total)} of computing, "
+    cost = f"{total / 3600:.1f} GPU hours" if images else f"{duration(total)} of computing"
+    lines.append(f"{todo} of {len(cells)} cells to run, {cost}, "
                  f"about {duration(total / max(1, jobs))} with --jobs {jobs} ({basis})")  # fmt: skip
     return "\n".join(lines)
-
-
-def _basis(data: str, cells: Sequence[Cell]) -> str:
-    if data == "features" or data == "Glyphs" or cells[0].settings.get("freeze_backbone"):
-        return "a guess for one core of a recent CPU; after the first cells it is measured"
-    return "a guess: GPU hours of a V100 in fp32; after the first cells it is measured"

@@ -9,13 +9,11 @@ from typing import Any, Dict, List, Optional, Sequence
 
 from tllib_ext.cli import _positive, add_run_arguments, parse_run
 from tllib_ext.errors import UserError, closest
+from tllib_ext.experiments.domains import Domains, Task, domains_in
 from tllib_ext.experiments.grid import (
     Cell,
-    Domains,
     Noise,
-    Task,
     Variant,
-    domains_in,
     parse_methods,
     parse_noises,
     parse_seeds,
@@ -47,6 +45,8 @@ class Grid:
     noise_seed: str
     out: Path
     command: str
+    #: neither tasks nor noises were named: an experiment takes the paper's
+    paper_settings: bool = False
 
     def cells(self) -> List[Cell]:
         """Every combination."""
@@ -94,8 +94,17 @@ def _remove(parser: argparse.ArgumentParser, action: argparse.Action) -> None:
             group._group_actions.remove(action)
 
 
-def grid_from_args(parser: argparse.ArgumentParser, argv: Optional[Sequence[str]] = None, script: str = "compare.py") -> Any:
-    """Parse the words; returns the flags and the :class:`Grid`. Every mistake in them shows here."""
+def grid_from_args(
+    parser: argparse.ArgumentParser, argv: Optional[Sequence[str]] = None, script: str = "compare.py", one_task: bool = False
+) -> Any:
+    """Parse the words; returns the flags and the :class:`Grid`. Every mistake in them shows here.
+
+    Args:
+        parser (ArgumentParser): after :func:`add_grid_arguments`
+        argv (sequence of str, optional): the words, default: those of the process
+        script (str): for the command in the legend
+        one_task (bool): without ``--tasks`` take the paper's A to D, or the first task, instead of all
+    """
     from tllib_ext.evaluation.openset import DEFINITIONS
 
     args = parse_run(parser, argv)
@@ -109,8 +118,13 @@ def grid_from_args(parser: argparse.ArgumentParser, argv: Optional[Sequence[str]
     base = run_settings(args, run_defaults())
     for name in (*_OF_METHODS, "source", "target", "rate"):
         base.pop(name, None)
-    grid = Grid(domains, _tasks(args, domains), noises, _variants(methods, args), seeds, base, args.noise_seed, Path(args.out),
-                shlex.join(["python", f"examples/{script}", *(sys.argv[1:] if argv is None else argv)]))  # fmt: skip
+    tasks = _tasks(args, domains)
+    unnamed = args.tasks is None and args.source is None
+    if one_task and unnamed:
+        tasks = [task for task in tasks if task.label == "A2D"][:1] or tasks[:1]
+    command = f"python examples/{script} " + shlex.join(sys.argv[1:] if argv is None else argv)
+    grid = Grid(domains, tasks, noises, _variants(methods, args), seeds, base, args.noise_seed, Path(args.out), command,
+                unnamed and args.noises == parser.get_default("noises"))  # fmt: skip
     return args, grid
 
 

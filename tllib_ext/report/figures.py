@@ -8,8 +8,8 @@ from tllib_ext.report.tables import MEAN, Stat, Table
 __all__ = ["Panel", "bars_figure", "lines_figure", "density_figure", "png_bytes"]
 
 #: twelve colours that stay apart, the paper's method in the darkest.
-COLOURS = ("#a6cee3", "#e69f00", "#56b4e9", "#009e73", "#b15928", "#d55e00", "#cc79a7", "#999999", "#6a3d9a", "#b2df8a", "#fb9a99",
-           "#666666")  # fmt: skip
+COLOURS = ("#a6cee3", "#e69f00", "#56b4e9", "#009e73", "#b15928", "#d55e00", "#cc79a7", "#999999", "#6a3d9a", "#b2df8a",
+           "#fb9a99", "#666666")  # fmt: skip
 
 
 def png_bytes(figure: Any) -> bytes:
@@ -97,7 +97,7 @@ def lines_figure(panels: Sequence[Panel], axis: str, columns: int = 3, highlight
             spread = [100 * (found.std or 0.0) for _, found in points]
             bold = name == highlight
             colour = "#0b5394" if bold else COLOURS[names.index(name) % len(COLOURS)]
-            place.plot(xs, means, marker="o", ms=3, lw=2.2 if bold else 1.2, color=colour, label=plain(name), zorder=3 if bold else 2)
+            place.plot(xs, means, marker="o", ms=3, lw=2.2 if bold else 1.2, color=colour, label=plain(name), zorder=2 + bold)
             low, high = zip(*((mean - s, mean + s) for mean, s in zip(means, spread)))
             place.fill_between(xs, low, high, color=colour, alpha=0.15, lw=0)
         place.set(title=plain(panel.title), xlabel=plain(panel.axis), ylabel=plain(axis))

@@ -1,0 +1,181 @@
+"""What ``examples/reproduce.py`` does after parsing: run an experiment of the paper, show it beside the published numbers."""
+
+import argparse
+from typing import Any, Dict, List, Optional, Tuple
+
+import numpy as np
+
+from tllib_ext.errors import UserError
+from tllib_ext.evaluation.openset import DEFINITIONS
+from tllib_ext.experiments.compare import legend, run_grid
+from tllib_ext.experiments.estimate import dry_run_text
+from tllib_ext.experiments.flags import Grid
+from tllib_ext.experiments.paper import paper_tables, published, published_ablation
+from tllib_ext.experiments.plans import EXPERIMENTS, SENSITIVITY
+from tllib_ext.report.comparison import write_comparison
+from tllib_ext.report.figures import Panel, bars_figure, density_figure, lines_figure, png_bytes
+from tllib_ext.report.tables import MEAN, Table, make_table, to_text
+
+__all__ = ["reproduce"]
+
+Records = List[Dict[str, Any]]
+Made = Tuple[List[Table], Dict[str, Any]]
+
+
+def reproduce(name: str, args: argparse.Namespace, grid: Grid) -> int:
+    """Run what is missing of an experiment and write its tables and figures; 1 if a cell failed."""
+    experiment = EXPERIMENTS[name]
+    if experiment.methods == "divergence" and [variant.label for variant in grid.variants] != ["divergence"]:
+        raise UserError(f"{name} is about the paper's own method: leave out --methods")
+    points = experiment.points(grid, args.points)
+    cells = list({point.cell.name: point.cell for point in points}.values())
+    if args.dry_run:
+        print(f"{name}: {experiment.about}\n{dry_run_text(cells, grid.out, args.jobs, grid.domains.data)}")
+        return 0
+    found, notes = run_grid(args, grid, cells)
+    by_cell = {record["cell"]: record for record in found}
+    records = [{**by_cell[point.cell.name], **point.keys} for point in points]
+    tables, figures = _SHOWN[name](records, args.metric, grid)
+    for table in tables:
+        table.legend = legend(records, args.metric, bool(table.paper))
+        print(to_text(table), end="\n\n")
+    pictures = {stem: png_bytes(figure) for stem, figure in figures.items()}
+    title = f"{name}: {experiment.about} ({grid.domains.data})"
+    paths = write_comparison(grid.out, name, title, tables, records, grid.command, pictures, notes)
+    for note in notes:
+        print(note)
+    print(f"files: {', '.join(map(str, paths))}")
+    return 1 if notes else 0
+
+
+def _label(metric: str) -> str:
+    head, colon, _ = DEFINITIONS[metric].partition(":")
+    return f"{head if colon else metric} in %"
+
+
+def _rows(records: Records) -> List[str]:
+    return list(dict.fromkeys(record["row"] for record in records))
+
+
+def _table2(records: Records, metric: str, grid: Grid) -> Made:
+    """Rows methods, columns noises; each number is the mean over the tasks."""
+    rows, tasks, codes = _rows(records), [task.label for task in grid.tasks], [noise.code for noise in grid.noises]
+    table = Table(f"mean over {', '.join(tasks)}", rows, codes, {}, apart=True)
+    for noise in grid.noises:
+        part = make_table([r for r in records if r["noise"] == noise.label], metric, rows, tasks, title="")
+        column = MEAN if len(tasks) > 1 else tasks[0]
+        for variant in grid.variants:
+            if (variant.label, column) in part.stats:
+                table.stats[variant.label, noise.code] = part.stats[variant.label, column]
+            number = published(grid.benchmark, noise.code, variant.settings["method"], tasks)
+            _publish(table, metric, variant.label, noise.code, number)
+    panels = [Table(code, rows, [code], {k: v for k, v in table.stats.items() if k[1] == code},
+                    {k: v for k, v in table.paper.items() if k[1] == code}) for code in codes]  # fmt: skip
+    return [table], {"table2": bars_figure(panels, _label(metric))}
+
+
+def _publish(table: Table, metric: str, row: str, column: str, number: Optional[float]) -> None:
+    if metric == "os" and number is not None and column in table.columns:
+        table.paper[row, column] = number
+
+
+def _table3(records: Records, metric: str, grid: Grid) -> Made:
+    """A table per noise: rows methods, columns tasks and their mean."""
+    tasks, tables = [task.label for task in grid.tasks], []
+    for noise in grid.noises:
+        mine = [record for record in records if record["noise"] == noise.label]
+        table = make_table(mine, metric, _rows(mine), tasks, title=noise.code, apart=True)
+        for variant in grid.variants:
+            for column, names in [*((task, [task]) for task in tasks), (MEAN, tasks)]:
+                number = published(grid.benchmark, noise.code, variant.settings["method"], names)
+                _publish(table, metric, variant.label, column, number)
+        tables.append(table)
+    return tables, {"table3": bars_figure(tables, _label(metric))}
+
+
+def _ablation(records: Records, metric: str, grid: Grid) -> Made:
+    tasks, tables = [task.label for task in grid.tasks], []
+    for noise in grid.noises:
+        mine = [record for record in records if record["noise"] == noise.label]
+        table = make_table(mine, metric, _rows(mine), tasks, title=f"ablation, {noise.code}", apart=True, corner="variant")
+        for part, row in paper_tables()["variants"].items():
+            for column, names in [*((task, [task]) for task in tasks), (MEAN, tasks)]:
+                _publish(table, metric, row, column, published_ablation(grid.benchmark, noise.code, part, names))
+        tables.append(table)
+    return tables, {"ablation": bars_figure(tables, _label(metric))}
+
+
+def _sweep(records: Records, metric: str, title: str, axis: str) -> Tuple[Table, Panel]:
+    """One curve per row over ``x``, as a table and a panel; tasks, if several, are averaged within a seed first."""
+    rows, xs = _rows(records), sorted({record["x"] for record in records})
+    tasks = list(dict.fromkeys(record["task"] for record in records))
+    table = Table(title, rows, [f"{x:g}" for x in xs], {}, apart=True)
+    for x in xs:
+        part = make_table([r for r in records if r["x"] == x], metric, rows, tasks, title="")
+        column = MEAN if len(tasks) > 1 else tasks[0]
+        table.stats.update({(row, f"{x:g}"): part.stats[row, column] for row in rows if (row, column) in part.stats})
+    lines = {row: [(x, table.stats[row, f"{x:g}"]) for x in xs if (row, f"{x:g}") in table.stats] for row in rows}
+    return table, Panel(title, axis, lines)
+
+
+def _ct_sweep(records: Records, metric: str, grid: Grid) -> Made:
+    axis = "number of target-private classes"
+    made = [_sweep([r for r in records if r["noise"] == noise.label], metric, f"{noise.code}, by {axis}", axis)
+            for noise in grid.noises]  # fmt: skip
+    return [table for table, _ in made], {"ct_sweep": lines_figure([panel for _, panel in made], _label(metric))}
+
+
+def _noise_sweep(records: Records, metric: str, grid: Grid) -> Made:
+    tables, panels = [], []
+    tasks = [task.label for task in grid.tasks]
+    for kind in ("pair", "symmetric"):
+        mine = [record for record in records if record["noise"] == kind]
+        table, panel = _sweep(mine, metric, f"{kind} noise", f"rate of {kind} noise")
+        for variant in grid.variants:
+            for record in mine:
+                number = published(grid.benchmark, record["code"], variant.settings["method"], tasks)
+                _publish(table, metric, variant.label, f"{record['x']:g}", number)
+        tables.append(table)
+        panels.append(panel)
+    return tables, {"noise_sweep": lines_figure(panels, _label(metric))}
+
+
+def _sensitivity(records: Records, metric: str, grid: Grid) -> Made:
+    tables, panels = [], []
+    for task, code in dict.fromkeys((record["task"], record["code"]) for record in records):
+        for symbol in SENSITIVITY:
+            mine = [r for r in records if (r["task"], r["code"], r["row"]) == (task, code, symbol)]
+            table, panel = _sweep(mine, metric, f"{task} {code}: {symbol}", symbol)
+            tables.append(table)
+            panels.append(panel._replace(lines={"divergence": panel.lines[symbol]}))
+    return tables, {"sensitivity": lines_figure(panels, _label(metric), columns=len(SENSITIVITY))}
+
+
+def _density(records: Records, metric: str, grid: Grid) -> Made:
+    """The divergence of common and private target images, all seeds together, read from the cells' predictions."""
+    from tllib_ext.evaluation.files import load_split, read_predictions
+
+    panels = []
+    for key in dict.fromkeys((record["task"], record["noise"]) for record in records):
+        done = [r for r in records if (r["task"], r["noise"]) == key and "error" not in r]
+        common, private, threshold = [], [], float("nan")
+        for record in done:
+            folder = grid.out / "cells" / record["cell"]
+            split = load_split(folder / "config.json")
+            found = read_predictions(folder / "predictions.csv", split)
+            unknown = found.label == split.unknown
+            common.append(found.score[found.labelled & ~unknown])
+            private.append(found.score[found.labelled & unknown])
+            threshold = float(found.threshold[0])
+        if done:
+            panels.append((" ".join(key), np.concatenate(common), np.concatenate(private), threshold))
+    rows = list(dict.fromkeys(f"{record['task']} {record['noise']}" for record in records))
+    long = [{"row": f"{r['task']} {r['noise']}", "column": name, "seed": r["seed"], "value": r.get(name)}
+            for r in records for name in ("auroc", "os", "os_star", "unk")]  # fmt: skip
+    table = make_table(long, "value", rows, ["auroc", "os", "os_star", "unk"], mean=False, column_key="column",
+                       title="how well the divergence separates", corner="task")  # fmt: skip
+    return [table], {"density": density_figure(panels, "divergence of the two heads")} if panels else {}
+
+
+_SHOWN = {"table2": _table2, "table3": _table3, "ablation": _ablation, "ct_sweep": _ct_sweep, "noise_sweep": _noise_sweep,
+          "sensitivity": _sensitivity, "density": _density}  # fmt: skip

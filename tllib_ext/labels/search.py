@@ -7,11 +7,9 @@ import numpy as np
 
 from tllib_ext.labels.em import Round, rounds
 from tllib_ext.labels.embedding import rescale, spread
-from tllib_ext.labels.moves import proposals
 from tllib_ext.labels.starts import unevenness
 
-__all__ = ["STRUCTURES", "Candidate", "Sorted"]
-__all__ += ["best_rank", "best_start", "climb", "cross_validate", "escape", "trusting"]
+__all__ = ["STRUCTURES", "Candidate", "Sorted", "best_rank", "best_start", "climb", "cross_validate", "trusting"]
 
 #: Discounts of :func:`~tllib_ext.labels.em.transition_from_counts`.
 STRUCTURES = {"shared": float("inf"), "sparse": 2.0, "free": 0.5}
@@ -19,7 +17,6 @@ _FIRST = 3  # earlier rounds still remember the start, which has seen every labe
 _ROUNDS = 16
 _FOLDS = 4
 _FOLD_ROUNDS = 6
-_MOVES = 4
 
 
 @dataclass
@@ -101,18 +98,6 @@ def best_start(data: Sorted, points: Dict[str, np.ndarray], structure: str) -> L
     """All starts with one structure, best first."""
     found = [Candidate(structure, name, *climb(data, r, structure)) for name, r in points.items()]
     return sorted(found, key=lambda c: -c.best.score)
-
-
-def escape(data: Sorted, candidate: Candidate) -> None:
-    """Join-and-cut moves as long as one of the most promising raises the score."""
-    improved = True
-    while improved:
-        improved = False
-        for start in proposals(data.g, data.y, data.bounds, candidate.best.responsibilities, _MOVES):
-            best, trace = climb(data, start, candidate.structure, candidate.best.temperature)
-            if best.score > candidate.best.score + 1:
-                candidate.best, candidate.trace, improved = best, candidate.trace + trace, True
-                break
 
 
 def best_rank(part: Sorted, scale: np.ndarray) -> int:

@@ -18,17 +18,17 @@ then new responsibilities. What scores sample i leaves sample i out (its part is
 is a prediction of each label from the others. With a prior that classes have similar rates it chooses the temperature,
 the round (rounds can drift from classes to clusters) and the start.
 
-**Starts** (:mod:`~tllib_ext.labels.starts`, :mod:`~tllib_ext.labels.moves`). The labels; groupings of small clusters by
-features and label histograms; then moves that join two classes and cut another. The likelihood does not change when
-classes exchange their names, so names come from the most probable assignment under "labels are mostly right".
+**Starts** (:mod:`~tllib_ext.labels.starts`). The labels; and groupings of small clusters by features and by their label
+histograms. The likelihood does not change when classes exchange their names, so names come from the most probable
+assignment under "labels are mostly right".
 
 **Structure** (:mod:`~tllib_ext.labels.search`). The discount is 0.5 (a free matrix), 2 (a sparse one) or infinite (one
 shared rate), whichever best predicts labels that were hidden from it. A rival without noise takes part: where features
 give no evidence of noise the labels are believed. The same folds give the standard error of the rate (jackknife).
 
 **Identifiable** if (1) features tell the classes apart better than chance, (2) noise depends on the class and not on
-the sample, (3) each class has its own mixture of labels, and (4) right labels outnumber any other consistent naming. Near
-pair noise 0.5 condition (4) hangs on a few samples: the two ways round the cycle differ in nothing else. Two classes
+the sample, (3) each class has its own mixture of labels, and (4) right labels outnumber any other consistent naming.
+Near pair noise 0.5 condition (4) hangs on a few samples: the two ways round the cycle differ in nothing else. Two classes
 whose features coincide cannot be told from one class with noisy labels, nor two kinds in one class from two classes.
 """
 
@@ -48,7 +48,6 @@ from tllib_ext.labels.search import (
     best_start,
     climb,
     cross_validate,
-    escape,
     trusting,
 )
 from tllib_ext.labels.starts import rename, starting_points
@@ -158,7 +157,6 @@ def estimate_labels(
         found = [best_start(part, points, previous.structure)]
     else:
         free = best_start(part, points, "free")
-        escape(part, free[0])
         # The other structures start where the free matrix arrived; symmetric noise may need the labels themselves.
         points = {free[0].start: free[0].best.responsibilities, "labels": points["labels"]}
         found = [free] + [best_start(part, points, name) for name in ("sparse", "shared")]

@@ -141,8 +141,24 @@ def test_dance_sel_warm_up_and_rate():
         method.prepare(Context(steps=steps, num_target=N_T))
         assert method.warmup == expected
     assert build(DanceSel, DanceSelHparams(drop_rate=0.1)).drop_rate == 0.1
-    with pytest.raises(UserError, match="drop-rate"):
-        build(DanceSel, DanceSelHparams(drop_rate=1.5))
+    for cls in (DanceSelHparams, CoTeachingHparams):
+        for wrong in (1.5, -0.1, "half"):
+            with pytest.raises(UserError, match="drop-rate"):
+                cls(drop_rate=wrong)
+
+
+@pytest.mark.parametrize("cls", [DanceSel, CoTeaching])
+def test_the_rate_can_be_estimated(cls):
+    g = torch.Generator().manual_seed(0)
+    y = torch.arange(400) % K
+    f = 4 * torch.eye(K)[y] + torch.randn(400, K, generator=g)
+    wrong = torch.rand(400, generator=g) < 0.25
+    given = torch.where(wrong, (y + 1) % K, y)
+    said = []
+    context = Context(STEPS, 400, N_T, rate=0.0, source_labels=given.numpy(), source_inputs=f, say=said.append)
+    method = cls(Tiny(), SPLIT, cls.Hparams(drop_rate="auto"))
+    method.prepare(context)
+    assert method.drop_rate == pytest.approx(wrong.float().mean().item(), abs=0.05) and said
 
 
 def test_entropy_epsilon():

@@ -16,7 +16,7 @@ more, which Adam does not notice and SGD does. Unknown: by the entropy (or confi
 """
 
 from dataclasses import dataclass
-from typing import Any, Dict, List, Optional, Union
+from typing import Any, Dict, List, Optional
 
 import torch
 import torch.nn.functional as F
@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from tllib_ext.errors import UserError
 from tllib_ext.methods.base import Batch, Hparams, Method, Prediction, hp
 from tllib_ext.methods.rules import EntropyRule
-from tllib_ext.methods.selection import given_drop_rate
+from tllib_ext.methods.selection import DropRate, check_drop_rate, resolve_drop_rate
 from tllib_ext.modules.heads import Heads
 from tllib_ext.training.context import Context
 from tllib_ext.training.distributed import pooled_mean, pooled_small_loss
@@ -38,7 +38,7 @@ __all__ = ["CoTeaching", "CoTeachingHparams"]
 class CoTeachingHparams(Hparams):
     """Hyper-parameters of co-teaching."""
 
-    drop_rate: Optional[Union[float, str]] = hp(
+    drop_rate: DropRate = hp(
         None, "paper §3: the true noise rate", "tau, share of a batch to drop; none = --rate; auto = estimate it"
     )
     ramp: float = hp(0.1, "ours; paper: 10 of 200 epochs", "share of the run over which the dropped part grows to tau")
@@ -47,6 +47,7 @@ class CoTeachingHparams(Hparams):
     unknown_threshold: Optional[float] = hp(None, "customary", "share of log K (default 0.5), or least confidence (0.5)")
 
     def __post_init__(self) -> None:
+        check_drop_rate(self.drop_rate)
         if not 0 <= self.ramp <= 1:
             raise UserError(f"hyper-parameter ramp={self.ramp}: expected a share of the run, 0 to 1")
 
@@ -72,16 +73,14 @@ class CoTeaching(Method):
         self.heads = Heads(backbone.out_features, k, temperature=hp.temperature)
         self.rule = EntropyRule(k, hp.unknown_rule, hp.unknown_threshold)
         self.threshold = self.rule.threshold
-        self.drop_rate = given_drop_rate(hp.drop_rate)
-        self.ramp_steps = 0.0
+        self.drop_rate, self.ramp_steps = 0.0, 0.0
 
     def players(self) -> Dict[str, List[Dict[str, Any]]]:
         return {"G": [{"params": self.backbone.parameters(), "lr_mult": 0.1}],
                 "C": [{"params": self.heads.parameters()}]}  # fmt: skip
 
     def prepare(self, context: Context) -> None:
-        if self.hparams.drop_rate is None:
-            self.drop_rate = context.rate
+        self.drop_rate = resolve_drop_rate(self.hparams.drop_rate, context, self.split.num_source)
         self.ramp_steps = self.hparams.ramp * context.steps
 
     def dropped(self, step: int) -> float:

@@ -31,7 +31,7 @@ from tllib_ext.alignment.divergence import separation
 from tllib_ext.errors import UserError
 from tllib_ext.methods.base import Batch, Hparams, Method, Prediction, hp
 from tllib_ext.methods.rules import EntropyRule
-from tllib_ext.methods.selection import given_drop_rate
+from tllib_ext.methods.selection import DropRate, check_drop_rate, resolve_drop_rate
 from tllib_ext.modules.heads import CosineHead
 from tllib_ext.modules.memory import FeatureBank
 from tllib_ext.training.context import Context
@@ -138,10 +138,14 @@ class Dance(Method):
 class DanceSelHparams(DanceHparams):
     """DANCE's, and those of the selection."""
 
-    drop_rate: Optional[Union[float, str]] = hp(
+    drop_rate: DropRate = hp(
         None, "noisy UniDA's code: the true noise rate", "share of a batch to drop; none = --rate; auto = estimate it"
     )
     warmup: Optional[int] = hp(None, "noisy UniDA's code: 101", "steps without selection; default min(101, 4 % of the run)")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_drop_rate(self.drop_rate)
 
 
 class DanceSel(Dance):
@@ -151,14 +155,12 @@ class DanceSel(Dance):
 
     def __init__(self, backbone: nn.Module, split: LabelSplit, hparams: Optional[DanceSelHparams] = None):
         super().__init__(backbone, split, hparams)
-        self.drop_rate = given_drop_rate(self.hparams.drop_rate)
-        self.warmup = 0
+        self.drop_rate, self.warmup = 0.0, 0
 
     def prepare(self, context: Context) -> None:
         super().prepare(context)
         hp = self.hparams
-        if hp.drop_rate is None:
-            self.drop_rate = context.rate
+        self.drop_rate = resolve_drop_rate(hp.drop_rate, context, self.split.num_source)
         # The noisy UniDA paper gives none for this baseline; without one the first selections are random.
         self.warmup = min(101, round(0.04 * context.steps)) if hp.warmup is None else hp.warmup
 

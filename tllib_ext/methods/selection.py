@@ -1,22 +1,36 @@
-"""How much of a batch is taken to be wrongly labelled: the checks that the selecting methods share."""
+"""How much of a batch is taken to be wrongly labelled: what the selecting methods share."""
 
 from typing import Optional, Union
 
 from tllib_ext.errors import UserError
+from tllib_ext.training.context import Context
 
-__all__ = ["given_drop_rate"]
+__all__ = ["DropRate", "check_drop_rate", "resolve_drop_rate"]
+
+#: None follows the run's rate, ``"auto"`` estimates it.
+DropRate = Optional[Union[float, str]]
 
 
-def given_drop_rate(value: Optional[Union[float, str]]) -> float:
-    """The hyper-parameter ``drop_rate`` as a number; 0 where it follows later (``None``: the run's rate, ``auto``).
+def check_drop_rate(value: DropRate) -> None:
+    """Refuse a hyper-parameter ``drop_rate`` that is none of None, ``"auto"`` and a share."""
+    if value not in (None, "auto") and not (isinstance(value, (int, float)) and 0 <= value < 1):
+        raise UserError(f"--drop-rate {value}: expected a number in [0, 1), or auto to estimate it")
+
+
+def resolve_drop_rate(value: DropRate, context: Context, num_classes: int) -> float:
+    """The share to drop: the given one, the experimenter's noise rate, or an estimate from the given labels.
 
     Examples::
 
-        >>> given_drop_rate(0.2), given_drop_rate(None)
-        (0.2, 0.0)
+        >>> resolve_drop_rate(None, Context(steps=10, rate=0.2), 3), resolve_drop_rate(0.3, Context(steps=10), 3)
+        (0.2, 0.3)
     """
-    if value is None or value == "auto":
-        return 0.0
-    if isinstance(value, str) or not 0 <= value < 1:
-        raise UserError(f"--drop-rate {value!r}: expected a number in [0, 1), or auto")
-    return float(value)
+    if value is None:
+        return context.rate
+    if value != "auto":
+        return float(value)
+    from tllib_ext.labels.belief import estimate_source_labels
+
+    model = estimate_source_labels(context, num_classes)
+    context.say(model.summary())
+    return model.rate

@@ -121,7 +121,7 @@ class TllibPada(TllibDann):
     """`Partial Adversarial Domain Adaptation (ECCV 2018) <https://arxiv.org/abs/1808.04205>`_: DANN, with classes
     weighed by how often the target is taken for them."""
 
-    part, Hparams = "alignment.dann", PadaHparams
+    Hparams, training_only = PadaHparams, ("loss.", "class_weight")
 
     def build(self, part: Any) -> None:
         super().build(part)
@@ -170,7 +170,7 @@ class TllibIwan(TllibMethod):
     """`Importance Weighted Adversarial Nets for Partial Domain Adaptation (CVPR 2018) <https://arxiv.org/abs/1803.09210>`_:
     a first discriminator, which the features do not try to deceive, tells how much each source sample should count."""
 
-    part, Hparams = "alignment.dann", IwanHparams
+    part, Hparams, training_only = "alignment.dann", IwanHparams, ("first.", "second.")
 
     def build(self, part: Any) -> None:
         reweight = tllib("reweight.iwan")

@@ -25,7 +25,7 @@ class AdversarialHparams(TllibHparams):
 class TllibDann(TllibMethod):
     """`Domain-Adversarial Training of Neural Networks (JMLR 2016) <https://arxiv.org/abs/1505.07818>`_."""
 
-    part, Hparams = "alignment.dann", AdversarialHparams
+    part, Hparams, training_only = "alignment.dann", AdversarialHparams, ("loss.",)
 
     def build(self, part: Any) -> None:
         self.net = self.classifier(part, self.split.num_source)
@@ -45,7 +45,7 @@ class CdanHparams(AdversarialHparams):
 class TllibCdan(TllibMethod):
     """`Conditional Adversarial Domain Adaptation (NeurIPS 2018) <https://arxiv.org/abs/1705.10667>`_."""
 
-    part, Hparams = "alignment.cdan", CdanHparams
+    part, Hparams, training_only = "alignment.cdan", CdanHparams, ("loss.",)
 
     def build(self, part: Any) -> None:
         self.net = self.classifier(part, self.split.num_source)

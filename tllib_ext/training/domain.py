@@ -1,6 +1,6 @@
 """One domain as the loop sees it: batches for training, and everything once in list order."""
 
-from typing import Any, Iterator, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 import numpy as np
 import torch
@@ -9,7 +9,7 @@ from torch import Tensor
 from tllib_ext.methods.base import Batch
 from tllib_ext.vision.transforms import Augment
 
-__all__ = ["Domain", "Steps"]
+__all__ = ["Domain", "Steps", "ahead"]
 
 
 class Steps:
@@ -61,6 +61,7 @@ class Domain:
         self.features: Optional[Tensor] = None
         if pixels is None:
             self.features = torch.from_numpy(view.features).to(device)
+        self._orders: Dict[Tuple[int, int, int], List[np.ndarray]] = {}
         self._labels = torch.from_numpy(view.targets).to(device) if show_labels else None
 
     def __len__(self) -> int:
@@ -72,14 +73,14 @@ class Domain:
 
     def train_batches(self, steps: Steps) -> Iterator[Batch]:
         """The training batches of ``steps``, one after the other."""
-        stream = None if self.features is not None else self.pixels.stream(steps)
+        stream = None if self.features is not None else ahead(self.pixels.stream(steps), self.device)
         for position in range(len(steps)):
             chosen = steps[position]
             index = torch.from_numpy(chosen).to(self.device, non_blocking=True)
             if stream is None:
                 x = self.features[index]
             else:
-                rows = next(stream).to(self.device, non_blocking=True)
+                rows = next(stream)
                 if self.train_augment:
                     x = self.augment(rows, steps.start + position, chosen)
                 else:
@@ -88,11 +89,37 @@ class Domain:
 
     def in_order(self, batch: int, rank: int = 0, world: int = 1) -> Iterator[Tuple[np.ndarray, Tensor]]:
         """Indices and inputs of this process's share of the domain, without augmentation."""
-        mine: Sequence[np.ndarray] = np.array_split(np.arange(len(self)), world)[rank]
-        chunks = [mine[start : start + batch] for start in range(0, len(mine), batch)]
-        stream = None if self.features is not None else self.pixels.stream(chunks)
+        if (batch, rank, world) not in self._orders:
+            mine = np.array_split(np.arange(len(self)), world)[rank]
+            self._orders[batch, rank, world] = [mine[start : start + batch] for start in range(0, len(mine), batch)]
+        chunks = self._orders[batch, rank, world]
+        stream = None if self.features is not None else ahead(self.pixels.stream(chunks, again=True), self.device)
         for chunk in chunks:
             if stream is None:
                 yield chunk, self.features[torch.from_numpy(chunk).to(self.device)]
             else:
-                yield chunk, self.augment.centre(next(stream).to(self.device, non_blocking=True))
+                yield chunk, self.augment.centre(next(stream))
+
+
+def ahead(rows: Iterator[Tensor], device: torch.device) -> Iterator[Tensor]:
+    """``rows`` on ``device``; CUDA copies each one from pinned memory while its predecessor is computed with."""
+    if device.type != "cuda":
+        yield from (batch.to(device) for batch in rows)
+        return
+    side, waiting = torch.cuda.Stream(device), None
+    for batch in rows:
+        with torch.cuda.stream(side):
+            moved, copied = batch.pin_memory().to(device, non_blocking=True), torch.cuda.Event()
+            copied.record(side)
+        if waiting is not None:
+            yield _handed_over(*waiting)
+        waiting = moved, copied
+    if waiting is not None:
+        yield _handed_over(*waiting)
+
+
+def _handed_over(moved: Tensor, copied: Any) -> Tensor:
+    current = torch.cuda.current_stream(moved.device)
+    current.wait_event(copied)
+    moved.record_stream(current)  # its memory is not given to the next copy before this stream is done with it
+    return moved

@@ -1,0 +1,136 @@
+"""Decoded images of a view in one memory-mapped file, under a key of everything that decides the pixels.
+
+A file appears whole or not at all. Who finds a builder at work waits for it and uses what it built; who dies while
+building leaves nothing that anybody would take for a cache.
+"""
+
+import errno
+import hashlib
+import os
+import socket
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Callable, Optional
+
+import numpy as np
+from tqdm import tqdm
+
+from tllib_ext.errors import UserError
+from tllib_ext.files import locked
+from tllib_ext.vision.datasets.frozen import files_digest
+from tllib_ext.vision.transforms import decode
+
+__all__ = ["read_pixels", "pixel_key", "decode_all", "cached_pixels"]
+
+#: another number makes every older file useless: change it when `decode` or a loader gives other pixels.
+VERSION = 1
+
+#: images that a thread takes at a time.
+CHUNK = 32
+
+
+def read_pixels(view: Any, index: int, resize: int) -> np.ndarray:
+    """One decoded image, :math:`(R, R, 3)` uint8; an unreadable one is a user's error, whoever's loader reads it."""
+    path = view.path(index)
+    try:
+        return decode(view.loader(path), resize)
+    except UserError:
+        raise
+    except (OSError, SyntaxError, ValueError) as error:  # Pillow raises all three for damaged files
+        raise UserError(f"unreadable image {path}: {error}") from None
+
+
+def pixel_key(view: Any, resize: int) -> str:
+    """Digest of the files (name, size, time of change), their order, the loader, its library and the size."""
+    import PIL
+
+    loader = view.loader
+    name = f"{getattr(loader, '__module__', '')}.{getattr(loader, '__qualname__', type(loader).__name__)}"
+    text = f"pixels {VERSION} {PIL.__version__} {name} {resize} {files_digest(view.paths)}"
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def decode_all(view: Any, resize: int, put: Callable[[int, np.ndarray], None], threads: int, title: str) -> None:
+    """Give every decoded image of ``view`` to ``put(index, pixels)``, from several threads.
+
+    Threads, not processes: Pillow decodes and resizes without holding the interpreter's lock, and there is nothing to
+    send back. The first image that cannot be read stops everything.
+    """
+
+    def work(start: int) -> int:
+        stop = min(start + CHUNK, len(view))
+        for index in range(start, stop):
+            put(index, read_pixels(view, index, resize))
+        return stop - start
+
+    pool = ThreadPoolExecutor(max(1, threads))
+    try:
+        with tqdm(desc=title, total=len(view), unit="img", leave=False, disable=None) as bar:
+            for done in pool.map(work, range(0, len(view), CHUNK)):
+                bar.update(done)
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def cached_pixels(view: Any, resize: int, folder: Path, threads: int = 1, title: str = "decode") -> np.ndarray:
+    r"""All images of ``view`` as one memory-mapped array, decoded now if nobody did before.
+
+    Args:
+        view: has ``path(index)``, ``paths``, ``loader`` and a length
+        resize (int): side R of the square
+        folder (Path): where the files are
+        threads (int): that decode
+        title (str): of the progress bar
+
+    Shape:
+        - Outputs: :math:`(N, R, R, 3)` uint8; writing to it does not change the file
+    """
+    file = folder / f"{pixel_key(view, resize)}.npy"
+    shape = (len(view), resize, resize, 3)
+    found = _open(file, shape)
+    if found is not None:
+        return found
+    with locked(folder / f".{file.stem}.lock"):
+        found = _open(file, shape)  # built by whom we waited for
+        if found is None:
+            _build(file, view, shape, threads, title)
+            found = _open(file, shape)
+    if found is None:
+        raise OSError(f"cannot read {file}, which was written a moment ago")
+    return found
+
+
+def _open(file: Path, shape: Any) -> Optional[np.ndarray]:
+    try:
+        array = np.load(file, mmap_mode="c", allow_pickle=False)
+    except (OSError, ValueError, EOFError):  # not there, or cut short from outside
+        return None
+    return array if array.shape == shape and array.dtype == np.uint8 else None
+
+
+def _build(file: Path, view: Any, shape: Any, threads: int, title: str) -> None:
+    host = socket.gethostname()
+    for stale in file.parent.glob(f".{file.name}.{host}.*.part"):  # we hold the lock: their builder is dead
+        stale.unlink(missing_ok=True)
+    draft = file.with_name(f".{file.name}.{host}.{os.getpid()}.part")
+    try:
+        with open(draft, "wb") as stream:
+            np.lib.format.write_array_header_1_0(stream, {"descr": "|u1", "fortran_order": False, "shape": shape})
+            stream.flush()
+            begin, size = stream.tell(), int(np.prod(shape[1:]))
+            # Reserved at once and then written, not mapped: a full disk is an error here, a crash in a mapped file.
+            if hasattr(os, "posix_fallocate"):  # not on macOS
+                os.posix_fallocate(stream.fileno(), begin, shape[0] * size)
+
+            def put(index: int, pixels: np.ndarray) -> None:
+                os.pwrite(stream.fileno(), pixels.tobytes(), begin + index * size)
+
+            decode_all(view, shape[1], put, threads, title)
+            os.fsync(stream.fileno())
+        os.replace(draft, file)
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise OSError(error.errno, error.strerror, str(file)) from None
+        raise
+    finally:
+        draft.unlink(missing_ok=True)

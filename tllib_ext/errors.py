@@ -1,7 +1,7 @@
 """The one exception that stands for "what you gave me does not fit"."""
 
-from typing import Iterable
 import difflib
+from typing import Iterable
 
 __all__ = ["UserError", "closest"]
 

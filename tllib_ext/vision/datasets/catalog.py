@@ -126,6 +126,8 @@ def open_data(
         name, root = "Glyphs", str(cache_dir() / "glyphs")
     if root is None:
         raise UserError(f"-d {name} needs the data's folder: python examples/noisy_unida.py DIR -d {name} -s … -t …")
+    if name == "auto" and os.path.isdir(root):
+        name = _recognise(root)
     if name == "Glyphs":
         from tllib_ext.vision.datasets import glyphs
 
@@ -140,8 +142,6 @@ def open_data(
         return data
     if not os.path.isdir(root) and not (download and name.startswith("tllib:")):
         raise UserError(_missing_folder(root, name))
-    if name == "auto":
-        name = _recognise(root)
     if source is None or target is None:
         raise UserError(f"-s and -t are needed: which domain is the source, which the target? {_domains_of(root, name)}")
     if name.startswith("tllib:"):

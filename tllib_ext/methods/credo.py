@@ -16,7 +16,8 @@ what it believes:
 With clean labels the posterior keeps nearly all of them: nothing is changed and almost nothing is dropped.
 """
 
-from dataclasses import dataclass, replace
+import io
+from dataclasses import dataclass
 from typing import Any, Dict, Optional, Tuple, Union
 
 import numpy as np
@@ -24,6 +25,7 @@ import torch
 from torch import Tensor, nn
 
 from tllib_ext.labels.belief import estimate_source_labels
+from tllib_ext.labels.transition import LabelModel
 from tllib_ext.methods.base import Batch, hp
 from tllib_ext.methods.divergence import Divergence, DivergenceHparams
 from tllib_ext.training.context import Context
@@ -53,14 +55,11 @@ class Credo(Divergence):
 
     Hparams = CredoHparams
     presets = {"official": {}}
-    training_only = ("posterior", "transition", "noise_rate")
+    training_only = ("_extra_state",)
 
     def __init__(self, backbone: nn.Module, split: LabelSplit, hparams: Optional[CredoHparams] = None):
         super().__init__(backbone, split, hparams)
-        # What is believed is part of the state: a run that goes on believes what it believed.
-        self.register_buffer("posterior", torch.zeros(0, split.num_source))
-        self.register_buffer("transition", torch.zeros(split.num_source, split.num_source))
-        self.register_buffer("noise_rate", torch.zeros(2))
+        self.label_model: Optional[LabelModel] = None
         self._context: Optional[Context] = None
 
     def prepare(self, context: Context) -> None:
@@ -72,28 +71,25 @@ class Credo(Divergence):
         self._refresh_at = {round(context.steps * (i + 1) / (again + 2)) for i in range(again)}
 
     def _ask(self, current: bool) -> None:
-        model = estimate_source_labels(self._context, self.split.num_source, current)
-        device = self.transition.device
-        self.posterior = torch.from_numpy(model.responsibilities.astype(np.float32)).to(device)
-        self.transition = torch.from_numpy(model.transition.astype(np.float32)).to(device)
-        self.noise_rate = torch.tensor([model.rate, model.rate_std], device=device)
-        self.label_model = model
+        model = self.label_model = estimate_source_labels(self._context, self.split.num_source, current)
         self._conclude()
         changed = (self.labels.cpu() != torch.from_numpy(self._context.source_labels)).float().mean()
         self._context.say(f"{model.summary()}\n  {changed:.1%} of the labels changed, {self.drop_rate:.1%} of each batch dropped")
 
     def _conclude(self) -> None:
         """Labels, weights and the share to drop, from the posterior."""
-        hp, given = self.hparams, torch.from_numpy(self._context.source_labels).to(self.posterior.device)
-        own = self.posterior.gather(1, given[:, None]).squeeze(1)
-        best = self.posterior.max(1)
+        hp, device = self.hparams, next(self.parameters()).device
+        posterior = torch.from_numpy(self.label_model.responsibilities.astype(np.float32)).to(device)
+        given = torch.from_numpy(self._context.source_labels).to(device)
+        own = posterior.gather(1, given[:, None]).squeeze(1)
+        best = posterior.max(1)
         self.labels = torch.where((best.values > own) & hp.correct, best.indices, given)
-        trust = self.posterior.gather(1, self.labels[:, None]).squeeze(1)
+        trust = posterior.gather(1, self.labels[:, None]).squeeze(1)
         self.weights = trust / trust.mean() if hp.weighted else torch.ones_like(trust)
         if hp.drop_rate not in (None, "auto"):
             return
         # Nothing to correct, nothing to distrust: with clean labels the least share would only lose data.
-        least = min(hp.min_drop, float(self.noise_rate[0]))
+        least = min(hp.min_drop, self.label_model.rate)
         self.drop_rate = max(float(1 - trust.mean()), least) if self.select else 0.0
 
     def balance_labels(self, given: np.ndarray) -> np.ndarray:
@@ -107,16 +103,19 @@ class Credo(Divergence):
             self._ask(current=True)
         return super().update(source, target, step, play)
 
-    def load_state_dict(self, state: Dict[str, Any], *args: Any, **kwargs: Any) -> Any:
-        if "posterior" in state:
-            self.posterior = torch.zeros_like(state["posterior"], device=self.transition.device)
-        result = super().load_state_dict(state, *args, **kwargs)
-        if self._context is not None:  # a run that goes on; a saved model only predicts
-            rate, rate_std = self.noise_rate.tolist()
-            self._conclude()
-            self.label_model = replace(
-                self.label_model, responsibilities=self.posterior.cpu().numpy(), transition=self.transition.cpu().numpy(),
-                corrected=self.labels.cpu().numpy(), confidence=self.posterior.max(1).values.cpu().numpy(),
-                rate=rate, rate_std=rate_std,
-            )  # fmt: skip
-        return result
+    def get_extra_state(self) -> Tensor:
+        """What is believed is part of the state: a run that goes on believes what it believed, to the last bit."""
+        facts = {} if self.label_model is None else vars(self.label_model)
+        plain = {name: torch.from_numpy(value) if isinstance(value, np.ndarray) else value for name, value in facts.items()}
+        buffer = io.BytesIO()
+        torch.save(plain, buffer)
+        return torch.frombuffer(bytearray(buffer.getbuffer()), dtype=torch.uint8)  # as every part of a state, a tensor
+
+    def set_extra_state(self, state: Tensor) -> None:
+        """Undo :meth:`get_extra_state`; a saved model only predicts, and believes nothing."""
+        if self._context is None:
+            return
+        facts = torch.load(io.BytesIO(state.cpu().numpy().tobytes()), weights_only=True)
+        arrays = {name: value.numpy() for name, value in facts.items() if isinstance(value, Tensor)}
+        self.label_model = LabelModel(**{**facts, **arrays})
+        self._conclude()

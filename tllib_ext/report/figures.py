@@ -134,6 +134,7 @@ def density_figure(panels: Sequence[Tuple[str, Sequence[float], Sequence[float],
         if np.isfinite(threshold):
             place.axvline(threshold, color="black", ls="--", lw=1, label="threshold")
         place.set(title=plain(title), xlabel=plain(axis), ylabel="density", ylim=(0, None))
-        place.legend(frameon=False)
+        if place.get_legend_handles_labels()[0]:
+            place.legend(frameon=False)
     figure.tight_layout()
     return figure

@@ -1,5 +1,6 @@
 """Decoded pixels of a view: read each time, or once and kept in memory or on disk. The pixels are the same."""
 
+import signal
 from pathlib import Path
 from typing import Any, Iterator, List, Optional, Sequence, Union
 
@@ -53,7 +54,7 @@ class LazyPixels(Dataset):
         if loader is None or loader.batch_sampler is not batches:
             loader = DataLoader(
                 self, batch_sampler=batches, num_workers=self.workers, collate_fn=_as_it_is, prefetch_factor=4,
-                pin_memory=torch.cuda.is_available(), persistent_workers=again,
+                pin_memory=torch.cuda.is_available(), persistent_workers=again, worker_init_fn=_outlive_signals,
             )  # fmt: skip
             self._kept = loader if again else self._kept
         for rows in loader:
@@ -67,6 +68,12 @@ class LazyPixels(Dataset):
 
 def _as_it_is(item: Any) -> Any:
     return item
+
+
+def _outlive_signals(worker: int) -> None:
+    """A signal to everybody (Ctrl-C, SLURM, torchrun) is for the run to answer, which needs its workers to finish the step."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda number, frame: signal.alarm(60))  # SIGALRM ends the process
 
 
 class _Stored(LazyPixels):

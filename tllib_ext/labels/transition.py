@@ -28,8 +28,8 @@ give no evidence of noise the labels are believed. The same folds give the stand
 
 **Identifiable** if (1) features tell the classes apart better than chance, (2) noise depends on the class and not on
 the sample, (3) each class has its own mixture of labels, and (4) right labels outnumber any other consistent naming.
-Near pair noise 0.5 condition (4) hangs on a few samples: the two ways round the cycle differ in nothing else. Two classes
-whose features coincide cannot be told from one class with noisy labels, nor two kinds in one class from two classes.
+Near pair noise 0.5 condition (4) hangs on a few samples: the two ways round the cycle differ in nothing else. Two
+classes whose features coincide cannot be told from one class with noisy labels, nor two kinds of one class from two.
 """
 
 from dataclasses import dataclass, field

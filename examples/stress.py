@@ -1,0 +1,244 @@
+"""Try to lose something, and write down what happened.
+
+    python examples/stress.py kill [--kills 8] [--methods divergence,dance]     SIGKILL at random moments, then go on
+    python examples/stress.py torchrun                                                the same with two processes, once
+    python examples/stress.py long [--steps 20000]                                    memory, open files, time per step
+    python examples/stress.py fuzz [--cases 100000]                                   every reader on damaged files
+    python examples/stress.py table                                                   docs/reliability.md from the record
+
+Every part adds what it measured to docs/reliability.json and writes the table in docs/reliability.md anew.
+"""
+
+import importlib.util
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from datetime import date
+from pathlib import Path
+from typing import Any, Dict, List
+
+from tllib_ext.cli import Parser, _positive, _seed, guarded
+from tllib_ext.errors import UserError
+from tllib_ext.experiments.harm import (
+    contents,
+    drafts,
+    features_flags,
+    images_flags,
+    launch,
+    wait_and_kill,
+    write_features,
+    write_images,
+)
+
+ROOT = Path(__file__).resolve().parents[1]
+RECORD, PAGE = ROOT / "docs" / "reliability.json", ROOT / "docs" / "reliability.md"
+BEGIN, END = "<!-- measured -->", "<!-- end of measured -->"
+
+
+def kill(args: Any, work: Path) -> Dict[str, Any]:
+    """Kill runs at random moments until there were enough kills; every run must end as the one nobody killed."""
+    import torch
+
+    import tllib_ext.training.run  # noqa: F401  (imported once, for all children)
+    from tllib_ext.training.checkpoint import load_checkpoint
+
+    torch.set_num_threads(1)  # a forked child cannot use its parent's threads
+    rng, rows, inputs = random.Random(args.seed), [], {"features": write_features(work / "features"), "images": work / "images"}
+    write_images(inputs["images"])
+    for name in args.methods.split(","):
+        method, _, kind = name.partition("@")
+        more = ("-m", method, "--steps", args.steps, "--eval-every", 20, "--checkpoint-every", 5)
+        if kind == "images":
+            more = ("-m", method, "--steps", 16, "--eval-every", 8, "--checkpoint-every", 3, "-j", 1, "--cache", "off")
+        words = (images_flags if kind == "images" else features_flags)(inputs[kind or "features"]) + list(map(str, more))
+        calm, begin = work / f"{name}_calm", time.monotonic()
+        os.waitpid(launch([*words, "--log", str(calm)], work / f"{name}_calm.log"), 0)
+        expected, duration = contents(calm), time.monotonic() - begin
+        row: Dict[str, Any] = {"run": f"{method} on {kind or 'features'}", "kills": 0, "while a file was written": 0,
+                               "before the first checkpoint": 0, "runs": 0, "same bytes": 0}  # fmt: skip
+        folder, begun = work / f"{name}_0", False
+        while row["kills"] < args.kills or begun:
+            child = launch([*words, "--log", str(folder)], work / f"{folder.name}.log")
+            enough, in_checkpoint = row["kills"] >= args.kills, row["kills"] % 3 == 2
+            delay = 1e9 if enough else rng.uniform(0, duration * (0.5 if in_checkpoint else 1))
+            begun = wait_and_kill(child, folder, delay, in_checkpoint and not enough)
+            if begun:
+                row["kills"] += 1
+                row["while a file was written"] += bool(drafts(folder))
+                row["before the first checkpoint"] += load_checkpoint(folder) is None  # raises if what is there is torn
+            else:
+                row["runs"] += 1
+                row["same bytes"] += contents(folder) == expected and not drafts(folder)
+                folder = work / f"{name}_{row['runs']}"
+        print(json.dumps(row), flush=True)
+        rows.append(row)
+    return {"seed": args.seed, "steps": args.steps, "rows": rows}
+
+
+def torchrun(args: Any, work: Path) -> Dict[str, Any]:
+    """Two processes: killed once after a checkpoint, stopped once by SIGTERM to torchrun, then run to the end."""
+    features = write_features(work / "features")
+    script = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2",
+              str(ROOT / "examples" / "noisy_unida.py")]  # fmt: skip
+
+    def start(log: Path) -> subprocess.Popen:
+        words = [*features_flags(features), "--steps", str(args.steps), "--checkpoint-every", "5", "--log", str(log)]
+        with open(f"{log}.log", "a") as out:
+            return subprocess.Popen([*script, *words], stdout=out, stderr=out, env={**os.environ, "PYTHONPATH": str(ROOT)})
+
+    def wait_for_checkpoint(process: subprocess.Popen, folder: Path, after: float) -> None:
+        file = folder / "checkpoints" / "last.pt"
+        while not file.exists() or file.stat().st_mtime < after:
+            if process.poll() is not None:
+                raise UserError(f"a run ended with {process.returncode} before its checkpoint; see {folder}.log")
+            time.sleep(0.05)
+
+    if start(work / "calm").wait():
+        raise UserError(f"the uninterrupted run failed; see {work / 'calm.log'}")
+    folder, begin = work / "hurt", time.time()
+    process = start(folder)
+    wait_for_checkpoint(process, folder, begin)
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    for victim in (process.pid, *map(int, children)):  # torchrun puts its processes into sessions of their own
+        os.kill(victim, signal.SIGKILL)
+    process.wait()
+    begin, process = time.time(), start(folder)
+    wait_for_checkpoint(process, folder, begin)
+    process.terminate()
+    process.wait()
+    stopped = (folder.with_suffix(".log")).read_text().count("stopped after step")
+    if start(folder).wait():
+        raise UserError(f"the resumed run failed; see {folder}.log")
+    return {"processes": 2, "steps": args.steps, "killed": 1, "said that it stopped": stopped,
+            "same bytes": contents(folder) == contents(work / "calm")}  # fmt: skip
+
+
+def long(args: Any, work: Path) -> Dict[str, Any]:
+    """Watch a long run from outside: memory, open files and processor time at every evaluation."""
+    log, every = work / "long", max(1, args.steps // 20)
+    words = [*features_flags(write_features(work / "features")), "--steps", str(args.steps), "--eval-every", str(every),
+             "--log", str(log)]  # fmt: skip
+    command = [sys.executable, str(ROOT / "examples" / "noisy_unida.py"), *words]
+    samples: List[Dict[str, Any]] = []
+    with open(work / "long.log", "w") as out:
+        process = subprocess.Popen(command, stdout=out, stderr=out, env={**os.environ, "PYTHONPATH": str(ROOT)})
+        while process.poll() is None:
+            time.sleep(0.05)
+            done = (log / "results.jsonl").read_bytes().count(b"\n") if (log / "results.jsonl").exists() else 0
+            if done > len(samples):
+                try:
+                    samples.append({"step": done * every, **watch(process.pid)})
+                except (OSError, IndexError):  # it ended between two looks
+                    break
+    if process.wait():
+        raise UserError(f"the long run ended with {process.returncode}; see {work / 'long.log'}")
+    settled = [sample for sample in samples if sample["step"] >= args.steps // 10]
+    first, last, half = settled[0], settled[-1], settled[len(settled) // 2]
+
+    def milliseconds(a: Dict[str, Any], b: Dict[str, Any]) -> float:
+        return round(1000 * (b["cpu_s"] - a["cpu_s"]) / (b["step"] - a["step"]), 3)
+
+    return {"steps": args.steps, "samples": samples, "from_step": first["step"],
+            "memory_growth": round(last["rss_kib"] / first["rss_kib"] - 1, 4),
+            "open_files": sorted({sample["open_files"] for sample in settled}),
+            "ms_per_step": [milliseconds(first, half), milliseconds(half, last)]}  # fmt: skip
+
+
+def watch(pid: int) -> Dict[str, Any]:
+    """Resident memory, open files and processor seconds of a process."""
+    rss = [line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("VmRSS")][0]
+    clock = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return {"rss_kib": int(rss.split()[1]), "open_files": len(os.listdir(f"/proc/{pid}/fd")),
+            "cpu_s": (int(clock[11]) + int(clock[12])) / os.sysconf("SC_CLK_TCK")}  # fmt: skip
+
+
+def fuzz(args: Any, work: Path) -> Dict[str, Any]:
+    """Every reader on generated and damaged files: what it cannot read is a UserError, nothing else."""
+    spec = importlib.util.spec_from_file_location("fuzz_readers", ROOT / "tests" / "fuzz_readers.py")
+    readers = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(readers)
+    each = -(-args.cases // len(readers.READERS))
+    rows = []
+    for name in readers.READERS:
+        begin = time.monotonic()
+        tried, refused = readers.fuzz(name, each, args.seed, work)
+        rows.append({"reader": name, "cases": tried, "refused": refused, "seconds": round(time.monotonic() - begin)})
+        print(json.dumps(rows[-1]), flush=True)
+    return {"seed": args.seed, "rows": rows}
+
+
+def write_page(record: Dict[str, Any]) -> None:
+    """Put the record between the page's marks as tables."""
+    from tllib_ext.files import write_text
+
+    def table(rows: List[Dict[str, Any]]) -> List[str]:
+        lines = [list(rows[0]), ["---"] * len(rows[0]), *(list(row.values()) for row in rows)]
+        return ["| " + " | ".join(map(str, line)) + " |" for line in lines]
+
+    def part(name: str, title: str) -> List[str]:
+        if name not in record:
+            return []
+        entry = record[name]
+        rows = entry.get("rows") or [{key: value for key, value in entry.items() if key not in ("samples", "date", "versions")}]
+        made = f"`python examples/stress.py {name}`, {entry['date']}, {entry['versions']}, seed {entry.get('seed', 0)}"
+        return ["", f"**{title}** ({made})", "", *table(rows)]
+
+    text = [*part("kill", "SIGKILL, then the same command again"), *part("torchrun", "Two processes under torchrun"),
+            *part("long", "A long run"), *part("fuzz", "Damaged files")]  # fmt: skip
+    page = PAGE.read_text(encoding="utf-8")
+    head, begin, rest = page.partition(BEGIN)
+    tail = rest.partition(END)[2]
+    if not begin or END not in rest:
+        raise UserError(f"{PAGE} has no {BEGIN} … {END} to write between")
+    write_text(PAGE, head + BEGIN + "\n".join(text) + "\n\n" + END + tail)
+
+
+def add_to_record(part: str, result: Dict[str, Any]) -> Dict[str, Any]:
+    """docs/reliability.json with one part replaced."""
+    import platform
+
+    import torch
+
+    from tllib_ext.files import write_json
+
+    record = json.loads(RECORD.read_text()) if RECORD.exists() else {}
+    versions = f"Python {platform.python_version()}, torch {torch.__version__}"
+    record[part] = {**result, "date": date.today().isoformat(), "versions": versions}
+    write_json(RECORD, record)
+    return record
+
+
+def main() -> int:
+    """One part of the stress, or the table alone."""
+    parser = Parser(description=__doc__)
+    parser.add_argument("part", choices=["kill", "torchrun", "long", "fuzz", "table"])
+    parser.add_argument("--methods", default="divergence,dance,credo,credo@images", help="of kill (default: %(default)s)")
+    parser.add_argument("--kills", type=_positive, default=8, help="per method (default: 8)")
+    parser.add_argument("--steps", type=_positive, help="default: 60 (kill), 200 (torchrun), 20000 (long)")
+    parser.add_argument("--cases", type=_positive, default=100_000, help="of fuzz, over all readers (default: 100000)")
+    parser.add_argument("--seed", type=_seed, default=0)
+    parser.add_argument("--keep", metavar="DIR", help="work there and leave everything, instead of in a temporary folder")
+    args = parser.parse_args()
+    if args.part != "table":
+        args.steps = args.steps or {"kill": 60, "torchrun": 200, "long": 20_000}.get(args.part)
+        work = Path(args.keep or tempfile.mkdtemp(prefix="stress"))
+        work.mkdir(exist_ok=True)
+        try:
+            result = {"kill": kill, "torchrun": torchrun, "long": long, "fuzz": fuzz}[args.part](args, work)
+        finally:
+            if args.keep is None:
+                shutil.rmtree(work, ignore_errors=True)
+        write_page(add_to_record(args.part, result))
+    else:
+        write_page(json.loads(RECORD.read_text()))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(guarded(main))

@@ -17,7 +17,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, List, Optional, Tuple
 
-from tllib_ext.cli import Parser, guarded
+from tllib_ext.cli import Parser
+from tllib_ext.guard import guarded
 
 
 def find_images(arguments: List[str]) -> List[str]:

@@ -4,7 +4,7 @@ import argparse
 import sys
 from typing import List, Optional
 
-from tllib_ext.cli import guarded
+from tllib_ext.guard import guarded
 
 __all__ = ["main"]
 

@@ -32,7 +32,7 @@ th, td { text-align: left; padding: 4px 10px 4px 0; border-bottom: 1px solid var
 td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; padding-right: 16px }
 .bar { display: block; height: 8px; margin-top: 7px; background: #e5e7eb; border-radius: 4px; min-width: 80px; overflow: hidden }
 .bar i { display: block; height: 100%; background: var(--blue) }
-.gallery { display: grid; grid-template-columns: repeat(auto-fill, minmax(104px, 1fr)); gap: 10px; padding: 0; margin: 8px 0 }
+.gallery { display: grid; grid-template-columns: repeat(auto-fill, minmax(124px, 1fr)); gap: 10px; padding: 0; margin: 8px 0 }
 .gallery li { list-style: none; border: 1px solid var(--line); border-top: 3px solid var(--line); border-radius: 6px;
   padding: 6px; background: #fff; min-width: 0; break-inside: avoid }
 .gallery li.right { border-top-color: var(--green) }

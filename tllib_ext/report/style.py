@@ -8,6 +8,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from tllib_ext.files import whole_file
+from tllib_ext.guard import printable
 
 __all__ = ["BLUE", "GREEN", "GREY", "ORANGE", "PURPLE", "SKY", "VERMILLION", "figure", "finish", "plain", "safe_text", "save"]
 
@@ -48,7 +49,7 @@ def safe_text(text: Any, limit: int = 0) -> str:
         >>> safe_text("mug\\n"), safe_text("a very long class name", 10)
         ('mug\\\\n', 'a very lo…')
     """
-    clean = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in str(text))
+    clean = printable(text).replace("\n", "\\n")
     return clean if not limit or len(clean) <= limit else clean[: limit - 1] + "…"
 
 

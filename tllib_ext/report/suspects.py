@@ -167,6 +167,8 @@ def write_suspects(
         columns["clean"] = clean = class_labels("clean", clean, split.source_classes)
     same_length(columns)
     posterior = None if label_model is None else to_numpy(label_model.responsibilities).astype(np.float64)
+    if posterior is not None and (np.take_along_axis(posterior, given[:, None], 1) == 1).all():
+        posterior = None  # it saw no evidence of noise and believes every label: that tells none from another
     score = suspicion(known.loss, known.probs, given, posterior)
     probs = known.probs if posterior is None else (known.probs + posterior) / 2
     rows = np.arange(len(given))

@@ -53,7 +53,8 @@ def progress_line(record: Dict[str, Any]) -> str:
 
 def tail(report: Optional[Any], results: Dict[str, Any], folder: Path) -> str:
     """What came out, and where it is."""
-    files = f"files in {folder}: results.json, results.jsonl, predictions.csv, model.safetensors, config.json, env.json, tb/"
+    names = ("report.html", "predictions.csv", "suspects.csv", "results.json", "results.jsonl", "model.safetensors", "env.json")
+    files = f"files in {folder}: {', '.join(name for name in names if (folder / name).exists())}, tb/"
     if report is None:
         share = results["predicted_unknown"]
         return f"the target is unlabelled: {share:.1%} of its images were called unknown; see predictions.csv\n{files}"

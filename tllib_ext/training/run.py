@@ -12,6 +12,7 @@ from tllib_ext.errors import UserError
 from tllib_ext.evaluation.files import write_predictions
 from tllib_ext.files import remove_drafts
 from tllib_ext.guard import printable
+from tllib_ext.report.board import add_evaluation
 from tllib_ext.report.outputs import gather, write_findings, write_report
 from tllib_ext.training.audit import Audit
 from tllib_ext.training.checkpoint import load_checkpoint, load_method, load_model, save_checkpoint, save_model
@@ -234,6 +235,10 @@ class _Training:
         else:
             record["predicted_unknown"] = float(np.mean(prediction.unknown))
         self.recorder.evaluation(record)
+        if rank() == 0 and not self.args.no_report:
+            labels = self.parts.target.view.targets
+            unknown = None if labels is None else labels == self.method.split.unknown
+            add_evaluation(self.recorder.tensorboard, prediction.score, unknown, self.method.threshold, done)
         self.say(progress_line(record))
         self.last = {"prediction": prediction, "report": report, "record": record}
 

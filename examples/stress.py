@@ -32,6 +32,7 @@ from tllib_ext.experiments.harm import (
     images_flags,
     launch,
     wait_and_kill,
+    warm_up,
     write_features,
     write_images,
 )
@@ -43,14 +44,11 @@ BEGIN, END = "<!-- measured -->", "<!-- end of measured -->"
 
 def kill(args: Any, work: Path) -> Dict[str, Any]:
     """Kill runs at random moments until there were enough kills; every run must end as the one nobody killed."""
-    import torch
-
-    import tllib_ext.training.run  # noqa: F401  (imported once, for all children)
     from tllib_ext.training.checkpoint import load_checkpoint
 
-    torch.set_num_threads(1)  # a forked child cannot use its parent's threads
     rng, rows, inputs = random.Random(args.seed), [], {"features": write_features(work / "features"), "images": work / "images"}
     write_images(inputs["images"])
+    warm_up(inputs["features"])
     for name in args.methods.split(","):
         method, _, kind = name.partition("@")
         more = ("-m", method, "--steps", args.steps, "--eval-every", 20, "--checkpoint-every", 5)
@@ -85,7 +83,7 @@ def torchrun(args: Any, work: Path) -> Dict[str, Any]:
     """Two processes: killed once after a checkpoint, stopped once by SIGTERM to torchrun, then run to the end."""
     features = write_features(work / "features")
     script = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2",
-              str(ROOT / "examples" / "noisy_unida.py")]  # fmt: skip
+              "--", str(ROOT / "examples" / "noisy_unida.py")]  # without -- torchrun takes --log for its own; fmt: skip
 
     def start(log: Path) -> subprocess.Popen:
         words = [*features_flags(features), "--steps", str(args.steps), "--checkpoint-every", "5", "--log", str(log)]

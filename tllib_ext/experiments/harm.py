@@ -1,17 +1,21 @@
 """Small runs to be hurt: tiny data, children that train, and what their folders hold."""
 
+import io
 import os
 import signal
 import sys
+import tempfile
 import time
+import traceback
+from contextlib import redirect_stdout
 from pathlib import Path
-from typing import Dict, List
+from typing import Callable, Dict, List, Optional
 
 from tllib_ext.cli import Parser, add_run_arguments, guarded, parse_run
 from tllib_ext.errors import UserError
 
-__all__ = ["SAME", "write_features", "write_images", "features_flags", "images_flags", "launch", "drafts", "wait_and_kill",
-           "contents"]  # fmt: skip
+__all__ = ["SAME", "write_features", "write_images", "features_flags", "images_flags", "warm_up", "launch", "drafts",
+           "wait_and_kill", "contents"]  # fmt: skip
 
 #: what a resumed run must repeat byte for byte.
 SAME = ("model.safetensors", "results.json", "results.jsonl", "predictions.csv", "suspects.csv")
@@ -65,18 +69,36 @@ def _run(words: List[str]) -> int:
     return run_from_args(args)
 
 
-def launch(words: List[str], log: Path) -> int:
-    """A child that trains; forked, so that it need not import everything again. Returns its process id."""
+def warm_up(root: Path) -> None:
+    """Import everything that a run needs, by one small run on :func:`write_features`: children are born with it."""
+    import torch
+
+    torch.set_num_threads(1)  # a forked child cannot use its parent's threads
+    with tempfile.TemporaryDirectory() as folder, redirect_stdout(io.StringIO()):
+        _run([*features_flags(root), "--steps", "1", "--log", folder])
+
+
+def launch(words: List[str], log: Path, before: Optional[Callable[[], None]] = None) -> int:
+    """A child that trains; forked, so that it need not import everything again. Returns its process id.
+
+    Args:
+        words (list): flags of one run
+        log (Path): its output is appended there
+        before (callable, optional): called in the child first, to limit or to change it
+    """
     child = os.fork()
     if child:
         return child
     code = 1
     try:
-        out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-        os.dup2(out, 1)
-        os.dup2(out, 2)
+        sys.stdout = sys.stderr = open(log, "a", buffering=1, errors="backslashreplace")
+        os.dup2(sys.stdout.fileno(), 1)
+        os.dup2(sys.stdout.fileno(), 2)
+        if before is not None:
+            before()
         code = guarded(lambda: _run(words))
-        sys.stdout.flush()
+    except Exception:
+        traceback.print_exc()
     finally:
         os._exit(code)
 

@@ -225,7 +225,7 @@ def _read_arrays(file: Union[str, os.PathLike], names: Sequence[str]) -> Dict[st
                 size = sum(part.file_size for part in archive.infolist() if part.filename.removesuffix(".npy") in names)
             if size > os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"):
                 raise MemoryError(f"it unpacks to {size >> 30} GiB, more than this machine's memory")
-        with np.load(file, allow_pickle=False) as data:
+        with open(file, "rb") as stream, np.load(stream, allow_pickle=False) as data:
             return {name: data[name] for name in names if name in data.files}
     except Exception as error:  # a zip or npy header can fail in many ways, none of them ours to sort
         raise UserError(f"cannot read features from {file}: {error}") from None

@@ -1,0 +1,185 @@
+"""Signals, full disks and two at once: what was done is kept, what is said is one line."""
+
+import os
+import resource
+import signal
+import time
+
+import pytest
+import torch
+
+from tllib_ext import files
+from tllib_ext.cli import guarded
+from tllib_ext.experiments.harm import (
+    contents,
+    drafts,
+    features_flags,
+    images_flags,
+    launch,
+    warm_up,
+    write_features,
+    write_images,
+)
+from tllib_ext.training import run as run_module
+from tllib_ext.training import setup
+from tllib_ext.training.checkpoint import load_checkpoint
+from tllib_ext.training.session import Stopper
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    root = write_features(tmp_path_factory.mktemp("signals") / "features")
+    warm_up(root)
+    return root
+
+
+def end(child):
+    """Exit code of a child, which has two minutes."""
+    for _ in range(2400):
+        ended, status = os.waitpid(child, os.WNOHANG)
+        if ended:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.05)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    raise AssertionError("the child does not end")
+
+
+def wait_for(file, child):
+    for _ in range(2400):
+        if file.exists():
+            return
+        assert os.waitpid(child, os.WNOHANG)[0] == 0, "the child ended early"
+        time.sleep(0.05)
+
+
+def own_lines(log):
+    """What a run said that is an error, a warning or a traceback."""
+    return [line for line in log.read_text().splitlines() if any(w in line for w in ("rror", "raceback", "arning", "topped"))]
+
+
+@pytest.mark.parametrize("number, code", [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_saves_and_the_same_command_goes_on(root, tmp_path, number, code):
+    words = [*features_flags(root), "--steps", "60", "--checkpoint-every", "4", "--eval-every", "30", "--log"]
+    if number == signal.SIGTERM:
+        assert end(launch([*words, str(tmp_path / "calm")], tmp_path / "calm.log")) == 0
+    child = launch([*words, str(tmp_path / "hurt")], tmp_path / "hurt.log", lambda: setattr(Stopper, "__init__", slow_init))
+    wait_for(tmp_path / "hurt" / "checkpoints" / "last.pt", child)
+    os.kill(child, number)
+    assert end(child) == code
+    said = own_lines(tmp_path / "hurt.log")
+    step = load_checkpoint(tmp_path / "hurt")["step"]
+    assert said == [f"stopped after step {step}, saved in {tmp_path / 'hurt'}; the same command goes on from there"]
+    if number == signal.SIGTERM:
+        assert end(launch([*words, str(tmp_path / "hurt")], tmp_path / "hurt.log")) == 0
+        assert contents(tmp_path / "hurt") == contents(tmp_path / "calm")
+
+
+def slow_init(self, whole=Stopper.__init__):
+    """Slows the steps of a child down, so that a signal meets it at work."""
+    whole(self)
+    step = run_module._Training.after_step
+    run_module._Training.after_step = lambda *args: (time.sleep(0.05), step(*args))[1]
+
+
+def test_a_second_signal_stops_at_once(root, tmp_path):
+    def sleepy():
+        run_module._Training.save = lambda *args: ((tmp_path / "saving").touch(), time.sleep(600))
+
+    child = launch([*features_flags(root), "--steps", "40", "--checkpoint-every", "1", "--log", str(tmp_path / "run")],
+                   tmp_path / "log", sleepy)  # fmt: skip
+    wait_for(tmp_path / "saving", child)
+    os.kill(child, signal.SIGTERM)
+    time.sleep(0.5)
+    assert os.waitpid(child, os.WNOHANG)[0] == 0, "one signal lets it save"
+    os.kill(child, signal.SIGTERM)
+    assert end(child) == 143
+
+
+def test_torchruns_echo_of_a_signal_is_not_a_second_one(monkeypatch):
+    left = []
+    monkeypatch.setattr(os, "_exit", left.append)
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "x")
+    with Stopper() as stopper:
+        for _ in range(2):
+            os.kill(os.getpid(), signal.SIGTERM)
+        assert stopper.signal == signal.SIGTERM and left == []
+        monkeypatch.setattr(time, "monotonic", lambda: 1e12)
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert left == [143]
+
+
+def test_a_signal_to_the_whole_group_spares_the_decoding_processes(root, tmp_path):
+    write_images(tmp_path / "images")
+    words = [*images_flags(tmp_path / "images"), "--steps", "400", "--checkpoint-every", "1", "-j", "1", "--cache", "off"]
+    child = launch([*words, "--log", str(tmp_path / "run")], tmp_path / "log", os.setsid)
+    wait_for(tmp_path / "run" / "checkpoints" / "last.pt", child)
+    os.killpg(child, signal.SIGTERM)
+    assert end(child) == 143
+    assert len(own_lines(tmp_path / "log")) == 1 and "stopped after step" in own_lines(tmp_path / "log")[0]
+
+
+@pytest.mark.parametrize("limit", [300, 9000])
+def test_a_full_disk_is_one_line_and_the_checkpoint_stays(root, tmp_path, limit):
+    words = [*features_flags(root), "--steps", "12", "--checkpoint-every", "4", "--eval-every", "12"]
+    words += ["--log", str(tmp_path / "run")]
+
+    def dies():
+        run_module._Training.evaluate = lambda *args: os._exit(9)
+
+    assert end(launch(words, tmp_path / "log", dies)) == 9
+    kept = (tmp_path / "run" / "checkpoints" / "last.pt").read_bytes()
+    state = torch.load(tmp_path / "run" / "checkpoints" / "last.pt", weights_only=True)
+    torch.save({**state, "step": 4}, tmp_path / "run" / "checkpoints" / "last.pt")
+    kept = (tmp_path / "run" / "checkpoints" / "last.pt").read_bytes()
+    assert len(kept) > 9000
+    (tmp_path / "log").unlink()
+    code = end(launch(words, tmp_path / "log", lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))))
+    said = own_lines(tmp_path / "log") if limit > 300 else ["error: no room left"]  # 300 bytes: not even room for the log
+    assert code == 1 and len(said) == 1 and said[0].startswith("error: no room left"), said
+    assert (tmp_path / "run" / "checkpoints" / "last.pt").read_bytes() == kept and not drafts(tmp_path / "run")
+    assert not (tmp_path / "run" / "results.json").exists()
+
+
+def test_a_fresh_run_on_a_full_disk(root, tmp_path):
+    words = [*features_flags(root), "--steps", "12", "--log", str(tmp_path / "run")]
+    assert end(launch(words, tmp_path / "log", lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1500, 1500)))) == 1
+    assert not (tmp_path / "run" / "config.json").exists() and not drafts(tmp_path / "run")
+
+
+def test_the_file_without_room_is_named(tmp_path, capsys):
+    def writes_into(error):
+        def main():
+            with files.whole_file(tmp_path / "big.bin") as draft:
+                draft.write_bytes(b"half")
+                raise error
+
+        return main
+
+    for error in (OSError(28, "No space left on device"), OSError("1000 requested and 400 written"), OSError(122, "Quota")):
+        assert guarded(writes_into(error)) == 1
+        err = capsys.readouterr().err
+        assert err.startswith(f"error: no room left while writing {tmp_path / 'big.bin'}") and err.count("\n") == 1
+    assert guarded(writes_into(PermissionError(13, "Permission denied", "there"))) == 2
+    assert capsys.readouterr().err == "error: cannot use there: Permission denied\n"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_features_that_two_runs_need_are_extracted_once(root, tmp_path, monkeypatch):
+    write_images(tmp_path / "images")
+    monkeypatch.setenv("TLLIB_EXT_CACHE", str(tmp_path / "cache"))
+    words = [*images_flags(tmp_path / "images"), "--steps", "2", "--freeze-backbone", "-j", "0", "--log"]
+
+    def counting(whole=setup.features_of):
+        def features_of(*args, **kwargs):
+            with open(tmp_path / "count", "a") as file:
+                file.write("x")
+            time.sleep(0.5)
+            return whole(*args, **kwargs)
+
+        setup.features_of = features_of
+
+    children = [launch([*words, str(tmp_path / name)], tmp_path / f"{name}.log", counting) for name in ("one", "two")]
+    assert [end(child) for child in children] == [0, 0], (tmp_path / "one.log").read_text()
+    assert (tmp_path / "count").read_text() == "xx"  # source and target, by whoever came first
+    assert (tmp_path / "one" / "model.safetensors").read_bytes() == (tmp_path / "two" / "model.safetensors").read_bytes()

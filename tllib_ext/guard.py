@@ -44,7 +44,8 @@ def guarded(main: Callable[[], Optional[int]]) -> int:
 def _explained(error: Exception) -> Tuple[Optional[int], Any, str]:
     kind, text = type(error).__name__, str(error)  # by name: the classes live in modules that import torch
     if kind == "StopRequested":
-        return error.code, error, ""  # type: ignore[attr-defined]
+        said = error if os.environ.get("RANK", "0") == "0" else ""  # once, not by every process
+        return error.code, said, ""  # type: ignore[attr-defined]
     if kind == "NonFiniteLoss":
         return 3, error, "error: "
     if isinstance(error, MemoryError) or kind == "OutOfMemoryError" or "not enough memory" in text:
@@ -76,5 +77,6 @@ def one_line(text: Any) -> str:
 
 
 def _say(code: int, text: Any, prefix: str = "error: ") -> int:
-    print(prefix + one_line(text), file=sys.stderr)
+    if str(text):
+        print(prefix + one_line(text), file=sys.stderr)
     return code

@@ -197,6 +197,8 @@ class FeatureList:
             self.features = np.ascontiguousarray(features, dtype=np.float32)
         if not np.isfinite(self.features).all():
             raise UserError(f"{file}: the features hold NaN or infinite values")
+        if np.abs(self.features).max(initial=0) > 1e18:
+            raise UserError(f"{file}: features beyond 1e18, whose squares are no float32 numbers: scale them")
         self.classes = [str(name) for name in arrays["classes"].ravel()]
         if labels is not None:
             good = labels.shape == (len(features),) and labels.dtype.kind in "iu"

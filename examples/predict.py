@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, List, Optional, Tuple
 
 from tllib_ext.cli import Parser
-from tllib_ext.guard import guarded
+from tllib_ext.guard import guarded, one_line
 
 
 def find_images(arguments: List[str]) -> List[str]:
@@ -61,7 +61,7 @@ def predict_files(run: Any, files: List[str], workers: int) -> Tuple[Optional[An
         for start in range(0, len(files), run.batch):
             for position, pixels in enumerate(pool.map(read, files[start : start + run.batch]), start):
                 if isinstance(pixels, str):
-                    tqdm.write(" ".join(pixels.split()), file=sys.stderr)
+                    tqdm.write(one_line(pixels), file=sys.stderr)
                 else:
                     kept.append(position)
                     rows.append(pixels)

@@ -4,8 +4,6 @@ from typing import Any, Optional
 
 import numpy as np
 
-from tllib_ext.report.plots import density
-
 __all__ = ["add_evaluation"]
 
 
@@ -19,6 +17,8 @@ def add_evaluation(writer: Any, score: np.ndarray, unknown: Optional[np.ndarray]
         threshold (float, optional): where the method cuts
         step (int): of training
     """
+    from tllib_ext.report.plots import density
+
     if unknown is not None and unknown.any() and not unknown.all():
         # tensorboard cuts at fixed points of [0, 1]: ranks use them evenly, whatever the scale of the score.
         rank = np.unique(score, return_inverse=True)[1]

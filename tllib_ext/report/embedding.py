@@ -77,7 +77,7 @@ def tsne(features: np.ndarray, seed: int) -> np.ndarray:
 
     x = np.asarray(features, dtype=np.float64)
     x = x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-12)
-    if len(x) < 5:  # too few for a neighbourhood
+    if len(x) < 5 or np.ptp(x, axis=0).max() < 1e-9:  # too few for a neighbourhood, or all in one place
         return np.c_[x, np.zeros((len(x), 2))][:, :2]
     x = PCA(min(30, *x.shape), svd_solver="full", random_state=seed).fit_transform(x)
     perplexity = min(30.0, (len(x) - 1) / 3)

@@ -7,11 +7,7 @@ from typing import Any, Dict, Optional, Union
 import numpy as np
 
 from tllib_ext.files import write_json, write_text
-from tllib_ext.report.draw import draw
 from tllib_ext.report.embedding import Embedding, Part, choose, groups_of, tsne, write_embedding
-from tllib_ext.report.html import page
-from tllib_ext.report.runfiles import read_run
-from tllib_ext.report.style import save
 from tllib_ext.report.suspects import write_suspects
 from tllib_ext.training.predict import over_domain
 from tllib_ext.training.setup import Parts
@@ -99,6 +95,11 @@ def _label_model(parts: Parts) -> Any:
 
 def write_report(folder: Union[str, Path]) -> Path:
     """Draw ``plots/*.png`` and ``report.html`` from the files of a finished run; returns the page's path."""
+    from tllib_ext.report.draw import draw  # here: a run without a report does not wait for matplotlib
+    from tllib_ext.report.html import page
+    from tllib_ext.report.runfiles import read_run
+    from tllib_ext.report.style import save
+
     run = read_run(folder)
     plots = run.folder / "plots"
     plots.mkdir(exist_ok=True)

@@ -97,7 +97,7 @@ def training_terms(records: Sequence[Dict[str, Any]]) -> Figure:
     for number, name in enumerate(names):
         style = ("-", "--", ":")[number // len(colours) % 3]
         _line(ax, records, name, name.removeprefix("train_"), colours[number % len(colours)], style)
-    finish(ax, "Training: means since the evaluation before", "step", "", bool(names), ncols=2)
+    finish(ax, "Training: means since the evaluation before", "step", "", True, ncols=2)
     return fig
 
 
@@ -107,7 +107,7 @@ def metrics_over_training(records: Sequence[Dict[str, Any]]) -> Figure:
     for name, label, colour in _METRICS:
         _line(ax, records, name, label, colour)
     ax.set_ylim(0, 1.02)
-    finish(ax, "Target, at every evaluation", "step", "", bool(ax.lines), ncols=2, loc="lower right")
+    finish(ax, "Target, at every evaluation", "step", "", True, ncols=2, loc="lower right")
     return fig
 
 
@@ -146,8 +146,9 @@ def _heat(ax: Any, shares: np.ndarray, rows: List[str], columns: List[str]) -> N
     ax.imshow(shares, cmap="Blues", vmin=0, vmax=1, aspect="auto", interpolation="nearest")
     size = float(np.clip(170 / max(shares.shape), 4, 8))
     ticks = {"rotation": 45, "ha": "right", "rotation_mode": "anchor", "fontsize": size}
-    ax.set_xticks(range(len(columns)), [plain(name, 18) for name in columns], **ticks)
-    ax.set_yticks(range(len(rows)), [plain(name, 18) for name in rows], fontsize=size)
+    thin = -(-max(shares.shape) // 60)  # more names than fit: every second, every third
+    ax.set_xticks(range(0, len(columns), thin), [plain(name, 18) for name in columns[::thin]], **ticks)
+    ax.set_yticks(range(0, len(rows), thin), [plain(name, 18) for name in rows[::thin]], fontsize=size)
     if max(shares.shape) <= 32:
         for i, j in zip(*np.nonzero(shares >= 0.005)):
             ink = "white" if shares[i, j] > 0.55 else "#1F2937"

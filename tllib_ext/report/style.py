@@ -20,7 +20,7 @@ _INK, _LINES = "#1F2937", "#D1D5DB"
 
 def figure(width: float = 5.6, height: float = 3.5) -> Tuple[Figure, Any]:
     """A figure with its own Agg canvas, and its axes; small, with large letters, so that a phone shows it readably."""
-    fig = Figure(figsize=(width, height), dpi=160, layout="constrained", facecolor="white")
+    fig = Figure(figsize=(width, height), dpi=140, layout="constrained", facecolor="white")
     FigureCanvasAgg(fig)
     ax = fig.subplots()
     ax.tick_params(labelcolor=_INK, labelsize=9, length=3, color=_LINES)
@@ -37,7 +37,7 @@ def finish(ax: Any, title: str, xlabel: str = "", ylabel: str = "", legend: bool
     ax.set_title(title, loc="left", fontsize=10.5, color=_INK, fontweight="bold")
     ax.set_xlabel(xlabel, fontsize=9, color=_INK)
     ax.set_ylabel(ylabel, fontsize=9, color=_INK)
-    if legend:
+    if legend and ax.get_legend_handles_labels()[0]:
         ax.legend(**{"fontsize": 8.5, "facecolor": "white", "edgecolor": "none", "framealpha": 0.9, **where})
 
 

@@ -146,7 +146,7 @@ def _screen(args: argparse.Namespace, data: Data) -> None:
     if rank() == 0:
         for path, reason in bad:
             tqdm.write(one_line(reason if path in reason else f"{path}: {reason}"))
-        tqdm.write(f"checked {total} images: {len(bad) or 'none'} cannot be used")
+        tqdm.write(f"checked {total} images: {f'{len(bad)} cannot' if bad else 'all can'} be used")
     if bad and args.on_bad_image == "stop":
         remedy = "mend them, or train without them by --on-bad-image skip"
         raise UserError(f"{len(bad)} of {total} images cannot be used, all listed above: {remedy}")

@@ -75,20 +75,16 @@ def legend(records: Sequence[Dict[str, Any]], metric: str, paper: bool) -> List[
     lines = [f"{DEFINITIONS[metric]}; in %, mean ± standard deviation (ddof 1) over (n) seeds; best of each column marked"]
     if done:
         words = {name: ", ".join(dict.fromkeys(str(record.get(name)) for record in done)) for name in _STATED}
+        # Of the runs, not of today: a grid may have been continued by a later version.
+        commits = [str(found)[:10] for found in dict.fromkeys(record.get("commit") for record in done) if found]
+        code = f", commit {', '.join(commits)}" if commits else ""
         frozen = " frozen" if any(record.get("freeze_backbone") for record in done) else ""
         backbone = "frozen features, bottleneck trained" if words["arch"] == "None" else words["arch"] + frozen
         lines.append(
             f"last step of {words['steps']}, batch {words['batch_size']} per domain; {backbone}; label sets {words['split']}; "
-            f"seeds {words['seed']}, noise seeds {words['noise_seed']}; {date.today().isoformat()}{_commit()}"
+            f"seeds {words['seed']}, noise seeds {words['noise_seed']}; {date.today().isoformat()}{code}"
         )
     if paper:
         lines.append(f"published numbers: {paper_tables()['source']}; {paper_tables()['setting']}, single runs")
     missing = len(records) - len(done)
     return [*lines, f"{missing} of {len(records)} cells missing"] if missing else lines
-
-
-def _commit() -> str:
-    from tllib_ext.training.recorder import _commit
-
-    found = _commit()
-    return f", commit {found[:10]}" if found else ""

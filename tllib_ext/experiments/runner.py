@@ -81,6 +81,7 @@ def collect(cells: Sequence[Cell], out: Path) -> List[Dict[str, Any]]:
         if state_of(cell, out) == "finished":
             record.update(read_object(folder / "results.json"), **cell.keys)
             record["seconds"] = read_object(folder / "cell.json").get("seconds")
+            record["commit"] = read_object(folder / "env.json").get("commit")
         else:
             record["error"] = read_object(folder / "error.json").get("error", "not run")
         records.append(record)

@@ -217,7 +217,12 @@ def _from_tllib(root: str, name: str, source: str, target: str, download: bool) 
     known = KNOWN[plain]
     first, second = _pair(source, target, list(known.lists), known.domains)
     letter = {domain: letter for letter, domain in known.domains.items()}
-    sets = [builder(root=root, task=letter[d], download=download) for d in (first, second)]
+    absent = [name for name, *_ in builder.download_list if not os.path.exists(os.path.join(root, name))]
+    if absent and not download:
+        raise UserError(f"{root} has no {', '.join(absent)}: expected {known.layout} and image_list/; or add --download")
+    # tllib 0.4 fails with download=False (it calls a function of two arguments with one); with True it fetches only what
+    # is absent, which is nothing here unless the user allowed it.
+    sets = [builder(root=root, task=letter[d], download=True) for d in (first, second)]
     for dataset in sets:
         dataset.loader = load_image  # one way to read an image, whoever listed it
     return Data(name, first, second, *sets, split=PRESETS[plain])

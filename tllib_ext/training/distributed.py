@@ -14,7 +14,17 @@ from torch import Tensor
 
 from tllib_ext.alignment.divergence import num_kept, small_loss_mask
 
-__all__ = ["start", "average_buffers", "world_size", "rank", "pooled_mean", "pooled_any", "pooled_small_loss", "gather_rows", "gather_objects"]
+__all__ = [
+    "start",
+    "average_buffers",
+    "world_size",
+    "rank",
+    "pooled_mean",
+    "pooled_any",
+    "pooled_small_loss",
+    "gather_rows",
+    "gather_objects",
+]
 
 
 def start(device: str) -> str:

@@ -9,6 +9,7 @@ from tqdm import tqdm
 
 from tllib_ext.evaluation.openset import OpenSetEvaluator, OpenSetReport
 from tllib_ext.methods.base import Method, Prediction
+from tllib_ext.training.compiling import eagerly
 from tllib_ext.training.distributed import gather_objects, rank, world_size
 from tllib_ext.training.domain import Domain
 
@@ -29,8 +30,8 @@ def over_domain(
         size = -(-len(domain) // (batch * world_size()))
         chunks = domain.in_order(batch, rank(), world_size())
         bar = tqdm(chunks, title, size, unit="batch", leave=False, disable=True if title is None else None)
-        parts = [[value.float().cpu().numpy() if value.is_floating_point() else value.cpu().numpy() for value in run(x)]
-                 for _, x in bar]  # fmt: skip
+        with eagerly(module):
+            parts = [[(value.float() if value.is_floating_point() else value).cpu().numpy() for value in run(x)] for _, x in bar]
     finally:
         for m, mode in modes.items():
             m.training = mode

@@ -21,6 +21,8 @@ from tllib_ext.guard import one_line
 from tllib_ext.methods import METHODS
 from tllib_ext.methods.base import Method
 from tllib_ext.modules.heads import FeatureBottleneck
+from tllib_ext.training.allocator import keep_freed_memory
+from tllib_ext.training.compiling import compile_network
 from tllib_ext.training.distributed import gather_objects, rank, world_size
 from tllib_ext.training.domain import Domain
 from tllib_ext.training.predict import features_of
@@ -130,6 +132,10 @@ def build(args: argparse.Namespace) -> Parts:
     torch.manual_seed(args.seed)
     source, target, backbone, frozen = _inputs(args, data, noisy, target_view, device)
     method = cls(backbone, data.split, hparams).to(device)
+    if device.type == "cpu":
+        keep_freed_memory()
+    if args.compile:
+        compile_network(method.backbone, device, tqdm.write if rank() == 0 else str)
     return Parts(args, data, noisy, source, target, method, frozen, device)
 
 

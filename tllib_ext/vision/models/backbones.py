@@ -24,7 +24,7 @@ class Backbone(nn.Module):
     """A network without its classifier: images to features.
 
     Args:
-        net (torch.nn.Module): gives :math:`(N, D)`
+        net (torch.nn.Module): gives :math:`(N, D)`, or maps :math:`(N, D, H, W)` that are averaged
         out_features (int): D
     """
 
@@ -33,7 +33,8 @@ class Backbone(nn.Module):
         self.net, self.out_features = net, out_features
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.net(x)
+        f = self.net(x)
+        return f.mean((2, 3)) if f.dim() == 4 else f  # tllib's backbones leave the pooling to its classifier
 
 
 def build_backbone(name: str, weights: Union[str, None] = "default", download: bool = False) -> nn.Module:
@@ -99,7 +100,8 @@ def _from_tllib(plain: str, pretrained: bool) -> nn.Module:
     if not callable(getattr(models, plain, None)) or plain.startswith("_"):
         names = [n for n, v in vars(models).items() if n.islower() and callable(v)]
         raise UserError(f"unknown backbone 'tllib:{plain}': {closest(plain, names)}")
-    return getattr(models, plain)(pretrained=pretrained)
+    net = getattr(models, plain)(pretrained=pretrained)
+    return Backbone(net, net.out_features)
 
 
 def _from_timm(plain: str, pretrained: bool) -> nn.Module:
@@ -135,7 +137,8 @@ def load_weights(net: nn.Module, file: Union[str, os.PathLike]) -> None:
     prefix = "net." if isinstance(net, Backbone) and not any(key.startswith("net.") for key in state) else ""
     state = {prefix + key: value for key, value in state.items()}
     body = {key: value for key, value in state.items() if key.removeprefix("net.").split(".")[0] not in _CLASSIFIERS}
-    missing = [key for key in own if key not in body and not key.endswith("num_batches_tracked")]
+    needed = (key for key in own if key.removeprefix("net.").split(".")[0] not in _CLASSIFIERS)
+    missing = [key for key in needed if key not in body and not key.endswith("num_batches_tracked")]
     extra = [key for key in body if key not in own]
     other = [key for key in body if key in own and body[key].shape != own[key].shape]
     for kind, keys in (("lacks", missing), ("has unknown", extra), ("has another shape for", other)):

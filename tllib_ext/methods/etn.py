@@ -121,12 +121,12 @@ class Etn(Method):
         ce = F.cross_entropy(logits_s.float(), source.y, reduction="none")
         self.observe(source, ce, [logits_s])
 
-        aux_s, aux_t = self.auxiliary(z_s.detach()), self.auxiliary(z_t.detach())
+        z, sizes = torch.cat([z_s, z_t]), (len(z_s), len(z_t))  # no batch norm in the adversaries: one pass is as good
+        aux_s, aux_t = self.auxiliary(z.detach()).split(sizes)
         w = torch.sigmoid(-leaky_logit(aux_s)).detach()  # 1 - A
         w = w / (gather_rows(w).mean() + 1e-10)
         coefficient = grl_coefficient(step / self.steps, hp.grl_gamma)
-        d_s = self.discriminator(gradient_reverse(z_s, coefficient))
-        d_t = self.discriminator(gradient_reverse(z_t, coefficient))
+        d_s, d_t = self.discriminator(gradient_reverse(z, coefficient)).split(sizes)
         adversarial = pooled_mean(w * domain_loss(d_s, True)) + pooled_mean(domain_loss(d_t, False))
         aux_domain = pooled_mean(domain_loss(leaky_logit(aux_s), True)) + pooled_mean(domain_loss(leaky_logit(aux_t), False))
         terms = {

@@ -107,11 +107,11 @@ class Uan(Method):
         ce = F.cross_entropy(scores, source.y, reduction="none")
         self.observe(source, ce, [logits_s])
 
-        near_s, near_t = self.similarity(z_s.detach()), self.similarity(z_t.detach())
+        z, sizes = torch.cat([z_s, z_t]), (len(z_s), len(z_t))  # no batch norm in the discriminators: one pass is as good
+        near_s, near_t = self.similarity(z.detach()).split(sizes)
         w_s, w_t = -self.weight(logits_s, near_s, hp.source_temperature), self.weight(logits_t, near_t)
         coefficient = grl_coefficient(step / self.steps, hp.grl_gamma)
-        d_s = self.discriminator(gradient_reverse(z_s, coefficient))
-        d_t = self.discriminator(gradient_reverse(z_t, coefficient))
+        d_s, d_t = self.discriminator(gradient_reverse(z, coefficient)).split(sizes)
         adversarial_s = pooled_mean(scale_weights(w_s) * domain_loss(d_s, True))
         adversarial_t = pooled_mean(scale_weights(w_t) * domain_loss(d_t, False))
         terms = {

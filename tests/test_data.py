@@ -38,9 +38,7 @@ def test_presets_number_classes_as_the_authors_lists_do(domain, role):
         assert index(path.split("/")[-2]) == int(label), line
 
 
-@pytest.mark.parametrize(
-    "domain, source, target", [("amazon", 1808, 1967), ("dslr", 323, 332), ("webcam", 526, 564)]
-)
+@pytest.mark.parametrize("domain, source, target", [("amazon", 1808, 1967), ("dslr", 323, 332), ("webcam", 526, 564)])
 def test_office31_counts(domain, source, target):
     if not OFFICE.exists():
         pytest.skip("Office-31 is not here")
@@ -61,13 +59,17 @@ def test_scenarios_and_indices():
     assert LabelSplit(**split.to_dict()) == split
 
 
-@pytest.mark.parametrize("parts", [(["a", "b"], ["b"], []), (["a"], [], []), (["a", "unknown"], [], []), (["a", ""], [], [])])
+@pytest.mark.parametrize(
+    "parts", [(["a", "b"], ["b"], []), (["a"], [], []), (["a", "unknown"], [], []), (["a", ""], [], [])]
+)
 def test_impossible_splits(parts):
     with pytest.raises(UserError):
         LabelSplit(*parts)
 
 
-@pytest.mark.parametrize("text, found", [("A", "Art"), ("art", "Art"), ("Pr", "Product"), ("r", "Real_World"), ("RW", "Real_World")])
+@pytest.mark.parametrize(
+    "text, found", [("A", "Art"), ("art", "Art"), ("Pr", "Product"), ("r", "Real_World"), ("RW", "Real_World")]
+)
 def test_domains_by_letter_name_and_beginning(text, found):
     known = KNOWN["OfficeHome"]
     assert find_domain(text, list(known.lists), known.domains) == found
@@ -132,8 +134,11 @@ def test_bad_feature_files(tmp_path, arrays, message):
         FeatureList(tmp_path / "d.npz")
 
 
-@pytest.mark.parametrize("line, message", [("a.jpg", "expected 'path label'"), ("a.jpg x", "expected"), ("a.jpg -1", "expected"),
-                                           ("a.jpg 7", "label 7"), ("/etc/passwd 0", "outside"), ("../a.jpg 0", "outside")])  # fmt: skip
+@pytest.mark.parametrize(
+    "line, message",
+    [("a.jpg", "expected 'path label'"), ("a.jpg x", "expected"), ("a.jpg -1", "expected"), ("a.jpg 7", "label 7"),
+     ("/etc/passwd 0", "outside"), ("../a.jpg 0", "outside")],
+)  # fmt: skip
 def test_bad_list_lines_name_the_line(tmp_path, line, message):
     (tmp_path / "l.txt").write_text(f"ok.jpg 0\n{line}\n")
     with pytest.raises(UserError, match=message) as caught:

@@ -96,7 +96,11 @@ def test_separation_module_is_equation_11():
 def test_half_precision_logits_stay_finite(dtype):
     a = torch.tensor([[60000.0, -60000.0, 0.0]], dtype=dtype, requires_grad=True)
     b = torch.tensor([[-60000.0, 60000.0, 0.0]], dtype=dtype, requires_grad=True)
-    loss = sum(v.sum() for v in divergences((a, b))) + joint_loss((a, b), torch.tensor([2])).sum() + mean_distribution_entropy((a, b)).sum()
+    loss = (
+        sum(v.sum() for v in divergences((a, b)))
+        + joint_loss((a, b), torch.tensor([2])).sum()
+        + mean_distribution_entropy((a, b)).sum()
+    )
     loss.backward()
     assert torch.isfinite(loss) and torch.isfinite(a.grad).all() and torch.isfinite(b.grad).all()
 

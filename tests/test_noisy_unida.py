@@ -9,7 +9,22 @@ import pytest
 import torch
 from conftest import ROOT, SHARED
 
-FEATURES = ("-d", "features", "-s", "alpha", "-t", "beta", "--split", "3/2/1", "-b", "8", "--steps", "6", "--eval-every", "3")
+FEATURES = (
+    "-d",
+    "features",
+    "-s",
+    "alpha",
+    "-t",
+    "beta",
+    "--split",
+    "3/2/1",
+    "-b",
+    "8",
+    "--steps",
+    "6",
+    "--eval-every",
+    "3",
+)
 TINY = ("-a", "small_cnn", "-b", "4", "--steps", "3", "-j", "0")
 
 
@@ -29,7 +44,9 @@ def test_features_run_writes_its_folder(run_example, feature_root, tmp_path):
 def test_phase_test_repeats_the_last_evaluation(run_example, feature_root, tmp_path):
     run_example("noisy_unida", feature_root, *FEATURES, "--noise", "pair", "--log", "run", "--hp", "pred_head=sum")
     os_value = json.loads((tmp_path / "run" / "results.json").read_text())["os"]
-    code, out, err = run_example("noisy_unida", feature_root, *FEATURES, "--noise", "pair", "--log", "run", "--phase", "test")
+    code, out, err = run_example(
+        "noisy_unida", feature_root, *FEATURES, "--noise", "pair", "--log", "run", "--phase", "test"
+    )
     assert code == 0, err
     assert f"{os_value:.4f}" in out
 
@@ -51,7 +68,9 @@ def test_folders_with_images_of_any_size(run_example, image_root, tmp_path):
 
 
 def test_unlabelled_target_gets_predictions_and_no_score(run_example, image_root, tmp_path):
-    code, out, err = run_example("noisy_unida", image_root, "-s", "photo", "-t", "new", *TINY, "--drop-rate", "0.1", "--log", "run")
+    code, out, err = run_example(
+        "noisy_unida", image_root, "-s", "photo", "-t", "new", *TINY, "--drop-rate", "0.1", "--log", "run"
+    )
     assert code == 0, err
     results = json.loads((tmp_path / "run" / "results.json").read_text())
     assert "os" not in results and 0 <= results["predicted_unknown"] <= 1
@@ -61,7 +80,21 @@ def test_unlabelled_target_gets_predictions_and_no_score(run_example, image_root
 
 @pytest.mark.parametrize("workers", ["0", "2"])
 def test_workers_and_cache_do_not_change_a_bit(run_example, image_root, tmp_path, workers):
-    flags = (image_root, "-s", "photo", "-t", "sketch", "-a", "small_cnn", "-b", "4", "--steps", "3", "--target-aug", "train")
+    flags = (
+        image_root,
+        "-s",
+        "photo",
+        "-t",
+        "sketch",
+        "-a",
+        "small_cnn",
+        "-b",
+        "4",
+        "--steps",
+        "3",
+        "--target-aug",
+        "train",
+    )
     run_example("noisy_unida", *flags, "-j", "0", "--cache", "ram", "--log", "kept")
     code, _, err = run_example("noisy_unida", *flags, "-j", workers, "--cache", "off", "--log", "read")
     assert code == 0, err
@@ -81,7 +114,23 @@ def test_frozen_backbone_is_extracted_once(run_example, image_root, tmp_path):
 
 def test_yaml_is_under_the_flags(run_example, feature_root, tmp_path):
     (tmp_path / "c.yaml").write_text("noise: symmetric\nrate: 0.4\nsteps: 2\nhp: {eta: 0.2}\nscratch: false\n")
-    words = (feature_root, "-s", "alpha", "-t", "beta", "--split", "3/2/1", "-b", "8", "-c", "c.yaml", "--rate", "0.3", "--log", "run")
+    words = (
+        feature_root,
+        "-s",
+        "alpha",
+        "-t",
+        "beta",
+        "--split",
+        "3/2/1",
+        "-b",
+        "8",
+        "-c",
+        "c.yaml",
+        "--rate",
+        "0.3",
+        "--log",
+        "run",
+    )
     code, _, err = run_example("noisy_unida", *words)
     assert code == 0, err
     config = json.loads((tmp_path / "run" / "config.json").read_text())
@@ -115,7 +164,8 @@ BAD = {
     "rate of one": (["{f}", "-s", "alpha", "-t", "beta", "--noise", "pair", "--rate", "1"], "[0, 1)"),
     "negative rate": (["{f}", "-s", "alpha", "-t", "beta", "--noise", "pair", "--rate", "-0.1"], "[0, 1)"),
     "unknown noise": (["{f}", "-s", "alpha", "-t", "beta", "--noise", "pairs"], "did you mean 'pair'"),
-    "rows that do not sum to one": (["{f}", "-s", "alpha", "-t", "beta", "--split", "2/0/1", "--noise", "{t}/q.csv"], "row 1 sums to 0.5"),
+    "rows that do not sum to one": (["{f}", "-s", "alpha", "-t", "beta", "--split", "2/0/1", "--noise", "{t}/q.csv"],
+                                    "row 1 sums to 0.5"),
     "split too large": (["{f}", "-s", "alpha", "-t", "beta", "--split", "9/9/9"], "asks for 27 classes, the data has 6"),
     "split that is none": (["{f}", "-s", "alpha", "-t", "beta", "--split", "all"], "neither a/b/c"),
     "source = target": (["{f}", "-s", "alpha", "-t", "ALPHA"], "the same domain"),
@@ -130,8 +180,10 @@ BAD = {
     "unknown preset": (["{f}", "-s", "alpha", "-t", "beta", "--preset", "papr"], "did you mean 'paper'"),
     "truncated image": (["{t}/broken", "-s", "a", "-t", "b", "-a", "small_cnn", "-b", "2", "--steps", "2", "-j", "0"], "bad.png"),
     "list without label": (["{t}/office", "-s", "A", "-t", "D"], "expected 'path label'"),
-    "weights that do not fit": (["{i}", "-s", "photo", "-t", "sketch", "-b", "4", "-a", "resnet18", "--weights", "{t}/w.pth"], "do not fit the backbone"),
-    "weights that are none": (["{i}", "-s", "photo", "-t", "sketch", "-b", "4", "-a", "resnet18", "--weights", "{t}/q.csv"], "cannot read the weights"),
+    "weights that do not fit": (["{i}", "-s", "photo", "-t", "sketch", "-b", "4", "-a", "resnet18", "--weights", "{t}/w.pth"],
+                                "do not fit the backbone"),
+    "weights that are none": (["{i}", "-s", "photo", "-t", "sketch", "-b", "4", "-a", "resnet18", "--weights", "{t}/q.csv"],
+                              "cannot read the weights"),
     "no weights here": (["{i}", "-s", "photo", "-t", "sketch", "-b", "4"], "--download"),
     "device": (["{f}", "-s", "alpha", "-t", "beta", "--device", "cuda:7"], "try --device cpu"),
     "resume of nothing": (["{f}", "-s", "alpha", "-t", "beta", "-b", "8", "--resume", "--log", "{t}/none"], "no run in"),
@@ -176,15 +228,42 @@ def test_bad_input_is_one_line_and_no_file(run_example, feature_root, image_root
 def test_an_image_that_a_worker_cannot_read(run_example, bad_files):
     for file in (bad_files / "broken" / "a").rglob("*.png"):
         file.write_bytes(file.read_bytes()[:60])
-    words = (bad_files / "broken", "-s", "a", "-t", "b", "-a", "small_cnn", "-b", "2", "--steps", "2", "-j", "1", "--cache", "off")
+    words = (
+        bad_files / "broken",
+        "-s",
+        "a",
+        "-t",
+        "b",
+        "-a",
+        "small_cnn",
+        "-b",
+        "2",
+        "--steps",
+        "2",
+        "-j",
+        "1",
+        "--cache",
+        "off",
+    )
     code, _, err = run_example("noisy_unida", *words, "--log", "run")
     assert code == 2 and "unreadable image" in err and ".png" in err and len(err.strip().splitlines()) == 1
 
 
 def test_help_imports_no_torch():
-    code = "import sys; sys.argv=['x','--help']\nimport runpy\ntry: runpy.run_path('examples/noisy_unida.py', run_name='__main__')\n" \
-           "except SystemExit: pass\nassert 'torch' not in sys.modules and 'matplotlib' not in sys.modules"  # fmt: skip
-    out = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, env={"PYTHONPATH": str(ROOT), "PATH": ""})
+    code = (
+        "import runpy, sys\n"
+        "sys.argv = ['x', '--help']\n"
+        "try: runpy.run_path('examples/noisy_unida.py', run_name='__main__')\n"
+        "except SystemExit: pass\n"
+        "assert 'torch' not in sys.modules and 'matplotlib' not in sys.modules"
+    )
+    out = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        env={"PYTHONPATH": str(ROOT), "PATH": ""},
+    )
     assert out.returncode == 0, out.stderr
     assert "label noise" in out.stdout and "--noise-mode" in out.stdout
 
@@ -199,7 +278,22 @@ def test_real_office31_features(run_example, tmp_path):
     root = SHARED / "data" / "office31_resnet50"
     if not root.exists():
         pytest.skip("Office-31 features are not here")
-    words = (root, "-d", "features", "-s", "amazon", "-t", "dslr", "--noise", "pair", "--rate", "0.2", "--steps", "1000", "--log")
+    words = (
+        root,
+        "-d",
+        "features",
+        "-s",
+        "amazon",
+        "-t",
+        "dslr",
+        "--noise",
+        "pair",
+        "--rate",
+        "0.2",
+        "--steps",
+        "1000",
+        "--log",
+    )
     scores = []
     for method in ("divergence", "source_only"):
         code, _, err = run_example("noisy_unida", *words, method, "-m", method, "--eval-every", "1000")

@@ -30,7 +30,9 @@ def test_tllibs_own_class_gives_the_same_samples(source, target):
     assert ours.split == theirs.split
     for role, a, b in (("source", ours.source, theirs.source), ("target", ours.target, theirs.target)):
         ours_view, theirs_view = UniversalView(a, ours.split, role), UniversalView(b, ours.split, role)
-        assert [(os.path.realpath(p), y) for p, y in ours_view.samples] == [(os.path.realpath(p), y) for p, y in theirs_view.samples]
+        assert [(os.path.realpath(p), y) for p, y in ours_view.samples] == [
+            (os.path.realpath(p), y) for p, y in theirs_view.samples
+        ]
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence
 
-from tllib_ext.cli import _positive, add_run_arguments, parse_run
+from tllib_ext.cli import SEED_LIMIT, _positive, _seed, add_run_arguments, parse_run
 from tllib_ext.errors import UserError, closest
 from tllib_ext.experiments.domains import Domains, Task, domains_in
 from tllib_ext.experiments.grid import (
@@ -110,8 +110,11 @@ def grid_from_args(
     args = parse_run(parser, argv)
     if args.metric not in DEFINITIONS:
         raise UserError(f"unknown metric {args.metric!r}: {closest(args.metric, DEFINITIONS)}")
-    if args.noise_seed != "same" and not args.noise_seed.isdigit():
-        raise UserError(f"--noise-seed {args.noise_seed!r}: expected a whole number, or same")
+    try:
+        if args.noise_seed != "same":
+            _seed(args.noise_seed)
+    except (ValueError, argparse.ArgumentTypeError):
+        raise UserError(f"--noise-seed {args.noise_seed[:30]!r}: expected a whole number up to {SEED_LIMIT}, or same") from None
     methods = parse_methods(args.methods)
     noises, seeds = parse_noises(args.noises, args.rate), parse_seeds(args.seeds)
     domains = domains_in(args.root, args.data)

@@ -5,6 +5,7 @@ into steps of those players (:meth:`Method.update`) and labels images (:meth:`Me
 labels: a target :class:`Batch` has ``y=None``.
 """
 
+import math
 from dataclasses import dataclass, field, fields
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
@@ -73,9 +74,12 @@ class Hparams:
             return value.lower() in ("true", "1", "yes")
         for cast in (kind,) if kind in (int, float) else (int, float):
             try:
-                return cast(value)
+                number = cast(value)
             except ValueError:
                 continue
+            if not math.isfinite(number):
+                raise UserError(f"hyper-parameter {f.name}={value!r}: expected a finite number")
+            return number
         if kind in (int, float):
             raise UserError(f"hyper-parameter {f.name}={value!r}: expected a number ({kind.__name__})")
         return value

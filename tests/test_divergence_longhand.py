@@ -160,6 +160,9 @@ class Spy:
     def decide(self, flag):
         return self.play.decide(flag)
 
+    def collect(self, terms, *names):
+        self.play.collect(terms, *names)
+
     def descend(self, terms, *names):
         before = {n: p.detach().clone() for n, p in self.method.named_parameters()}
         out = self.play.descend(terms, *names)

@@ -117,6 +117,8 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
     g.add_argument("--freeze-backbone", action="store_true",
                    help="extract features once, keep them on disk, train a bottleneck on top: minutes on a laptop")
     g.add_argument("--bottleneck", type=_positive, default=512, help="width of that bottleneck (default: 512)")
+    g.add_argument("--bottleneck-norm", choices=["batch", "none"], default="batch",
+                   help="its normalisation; none: the same result on any number of processes (default: batch)")
 
     g = parser.add_argument_group("training")
     g.add_argument("--steps", type=_positive, help="iterations; default: 5001 (images), 1000 (features), 300 (glyphs)")

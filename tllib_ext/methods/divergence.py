@@ -85,6 +85,8 @@ class DivergenceHparams(Hparams):
             raise UserError(f"--drop-rate {rate}: expected a number in [0, 1), or auto to estimate it")
         if self.heads < 2:
             raise UserError(f"--heads {self.heads}: the divergence needs at least 2")
+        if self.n < 0 or not self.temperature > 0:
+            raise UserError(f"hyper-parameters n={self.n}, temperature={self.temperature}: expected 0 or more, and above 0")
 
     def ablations(self) -> List[str]:
         """The names in ``ablate``."""
@@ -155,20 +157,22 @@ class Divergence(Method):
 
         # Step A: everybody learns the selected source samples and separates the target.
         logits_s = self.heads(self.backbone(source.x))
-        logits_t = self.heads(self.backbone(target.x))
         labels, weights = self.believe(source)
         loss_s = joint_loss(logits_s, labels, self.lam)
         kept = pooled_small_loss(loss_s, self.drop_rate)
         self._observe_given(source, loss_s, logits_s, labels, self.lam)
-        crs = divergences(logits_t)[1]
         terms = {"source": pooled_mean(weights * loss_s, kept)}
+        play.collect(terms, "G", "C")  # the source's graph goes before the target's comes: half the memory
+        logits_t = self.heads(self.backbone(target.x))
+        crs = divergences(logits_t)[1]
+        apart: Dict[str, Tensor] = {}
         if self.eta_crs:
-            terms["crs"] = self.eta_crs * self._separate_crs(crs)
+            apart["crs"] = self.eta_crs * self._separate_crs(crs)
         if self.eta_ent:
-            terms["ent"] = self.eta_ent * self._separate_ent(logits_t)
+            apart["ent"] = self.eta_ent * self._separate_ent(logits_t)
         known = crs.detach() < self.delta - self.hparams.known_margin  # D_t', kept for all repeats of Step C
         any_known = play.decide(pooled_any(known))
-        play.descend(terms, "G", "C")
+        play.descend(apart, "G", "C")
         log = {"loss": terms["source"].detach(), "kept": kept.float().mean(), "known": known.float().mean(),
                "crs": crs.detach().mean()}  # fmt: skip
         if not self.minimax:
@@ -183,8 +187,8 @@ class Divergence(Method):
         loss_s = joint_loss(self.heads(f_s), labels, self.lam)
         if self.hparams.reselect:
             kept = pooled_small_loss(loss_s, self.drop_rate)
-        apart = self._clamp(cross_divergence(self.heads(f_t.detach())))
-        play.descend({"source": pooled_mean(weights * loss_s, kept), "apart": -self.hparams.eta * pooled_mean(apart)}, "C")
+        crs = self._clamp(cross_divergence(self.heads(f_t.detach())))
+        play.descend({"source": pooled_mean(weights * loss_s, kept), "apart": -self.hparams.eta * pooled_mean(crs)}, "C")
 
         # Step C: G brings them together again on what looks known.
         if self.hparams.skip_empty and not any_known():
@@ -207,14 +211,13 @@ class Divergence(Method):
 
     def _warm_up(self, source: Batch, target: Batch, play: Any) -> Dict[str, Tensor]:
         logits_s = self.heads(self.backbone(source.x))
-        logits_t = self.heads(self.backbone(target.x))
         labels, weights = self.believe(source)
         loss_s = joint_loss(logits_s, labels, lam=0.0)
         self._observe_given(source, loss_s, logits_s, labels, 0.0)
         terms = {"source": pooled_mean(weights * loss_s)}
-        if self.eta_ent:
-            terms["ent"] = self.eta_ent * self._separate_ent(logits_t)
-        play.descend(terms, "G", "C")
+        play.collect(terms, "G", "C")
+        logits_t = self.heads(self.backbone(target.x))
+        play.descend({"ent": self.eta_ent * self._separate_ent(logits_t)} if self.eta_ent else {}, "G", "C")
         return {"loss": terms["source"].detach()}
 
     def _observe_given(self, source: Batch, loss: Tensor, logits: List[Tensor], labels: Tensor, lam: float) -> None:

@@ -77,15 +77,18 @@ class Heads(nn.Module):
 
 
 class FeatureBottleneck(nn.Sequential):
-    r"""The trainable G on top of frozen features: Linear, batch norm, ReLU.
+    r"""The trainable G on top of frozen features: Linear, batch norm (or none), ReLU.
 
     Args:
         in_features (int): width of the frozen features
         out_features (int): width of what the heads see
+        norm (str): ``"batch"`` or ``"none"``, with which a sample's feature is its own affair: the result of a run does not
+            depend on how many processes share a batch
     """
 
-    def __init__(self, in_features: int, out_features: int = 512):
-        super().__init__(nn.Linear(in_features, out_features), nn.BatchNorm1d(out_features), nn.ReLU())
+    def __init__(self, in_features: int, out_features: int = 512, norm: str = "batch"):
+        between = [nn.BatchNorm1d(out_features)] if norm == "batch" else []
+        super().__init__(nn.Linear(in_features, out_features), *between, nn.ReLU())
         self.out_features = out_features
 
 

@@ -1,7 +1,7 @@
 """Who steps: the one place for backward, scaling, averaging over processes, the step itself and the finite check."""
 
 import math
-from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import torch
 import torch.distributed as dist
@@ -69,6 +69,7 @@ class Players:
         #: look at every loss before stepping, even where that means waiting for the device
         self.check_at_once = False
         self._suspended: List[Tuple[int, Tuple[str, ...], Tensor]] = []
+        self._collected: Optional[Tuple[Dict[str, Tensor], Sequence[Optional[Tensor]]]] = None
         self.optimisers: Dict[str, torch.optim.SGD] = {}
         for name, player in groups.items():
             player = [dict(group, params=list(group["params"]), lr_mult=group.get("lr_mult", 1.0)) for group in player]
@@ -80,25 +81,39 @@ class Players:
 
     def begin(self, step: int) -> None:
         """Set every learning rate for iteration ``step`` (0, 1, …)."""
-        self.step = step
+        self.step, self._collected = step, None
         factor = self.lr * self.schedule(step / self.total_steps)
         for optimiser in self.optimisers.values():
             for group in optimiser.param_groups:
                 group["lr"] = factor * group["lr_mult"]
 
+    def collect(self, terms: Mapping[str, Tensor], *names: str) -> None:
+        """A first part of the next :meth:`descend` of the same players: back-propagated at once, so that its graph is
+        gone before the other part's is built."""
+        values = {name: value.detach() for name, value in terms.items()}
+        self._collected = values, self._gradients(sum(terms.values()), self._params(names))
+
+    def _params(self, names: Sequence[str]) -> List[Tensor]:
+        groups = [group for name in names for group in self.optimisers[name].param_groups]
+        return [p for group in groups for p in group["params"] if p.requires_grad]
+
+    def _gradients(self, loss: Tensor, params: List[Tensor]) -> Sequence[Optional[Tensor]]:
+        scaled = self.scaler.scale(loss) if self.scaler is not None else loss
+        return torch.autograd.grad(scaled, params, allow_unused=True)
+
     def descend(self, terms: Mapping[str, Tensor], *names: str) -> Tensor:
         """One step of the named players down the sum of ``terms``; nobody else moves or receives a gradient.
 
         Returns:
-            the detached sum
+            the detached sum, with what was collected
         """
-        loss = sum(terms.values())
-        chosen = [self.optimisers[name] for name in names]
-        params = [p for optimiser in chosen for group in optimiser.param_groups for p in group["params"]]
-        params = [p for p in params if p.requires_grad]
-        self._check_finite(terms)
-        scaled = self.scaler.scale(loss) if self.scaler is not None else loss
-        grads = torch.autograd.grad(scaled, params, allow_unused=True)
+        chosen, params = [self.optimisers[name] for name in names], self._params(names)
+        (first, grads), self._collected = self._collected or ({}, None), None
+        self._check_finite({**first, **terms})
+        if terms:
+            rest = self._gradients(sum(terms.values()), params)
+            grads = rest if grads is None else [b if a is None else a if b is None else a + b for a, b in zip(grads, rest)]
+        terms = {**first, **terms}
         if world_size() > 1:
             grads = _average(params, grads)
         # With a scaler an infinite gradient is its own affair: it skips the step and scales less.
@@ -116,7 +131,7 @@ class Players:
             self.scaler.update()
         for p in params:
             p.grad = None
-        return loss.detach()
+        return sum(terms.values()).detach()
 
     def decide(self, flag: Tensor) -> Callable[[], bool]:
         """Start copying a device flag to the host; the returned function waits for it only when called."""

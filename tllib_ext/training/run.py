@@ -285,7 +285,8 @@ def _write_outputs(parts: Parts, folder: Path, last: Dict[str, Any]) -> None:
 
 def _metadata(parts: Parts) -> Dict[str, Any]:
     config = parts.config()
-    keys = ("method", "hparams", "split", "arch", "freeze_backbone", "bottleneck", "image", "in_features", "data")
+    keys = ("method", "hparams", "split", "arch", "freeze_backbone", "bottleneck", "bottleneck_norm", "image",
+            "in_features", "data")  # fmt: skip
     return {key: config[key] for key in keys}
 
 

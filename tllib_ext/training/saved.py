@@ -94,4 +94,4 @@ def _networks(metadata: Dict[str, Any], frozen_tensors: Dict[str, Tensor], folde
     except RuntimeError as error:
         reason = str(error).splitlines()[-1].strip()
         raise UserError(f"the frozen backbone in {folder} does not fit {metadata['arch']}: {reason}") from None
-    return FeatureBottleneck(backbone.out_features, metadata["bottleneck"]), backbone
+    return FeatureBottleneck(backbone.out_features, metadata["bottleneck"], metadata.get("bottleneck_norm", "batch")), backbone

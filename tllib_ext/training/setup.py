@@ -182,7 +182,7 @@ def _inputs(
 ) -> Any:
     if data.is_features:
         source, target = Domain(noisy, device, show_labels=True), Domain(target_view, device)
-        return source, target, FeatureBottleneck(_width(source), args.bottleneck), None
+        return source, target, FeatureBottleneck(_width(source), args.bottleneck, args.bottleneck_norm), None
     backbone = build_backbone(args.arch, args.weights, args.download)
     source = Domain(noisy, device, *_images(args, data, noisy, 0), show_labels=True)
     target = Domain(target_view, device, *_images(args, data, target_view, 1), train_augment=args.target_aug == "train")
@@ -194,7 +194,7 @@ def _inputs(
         key = f"features 1 {args.arch} {digest} {data.resize} {data.crop} {files_digest(domain.view.paths)}"
         features = _extract(key, frozen, domain, f"features of {name}")
         domain.use_features(torch.from_numpy(features))
-    return source, target, FeatureBottleneck(frozen.out_features, args.bottleneck), frozen
+    return source, target, FeatureBottleneck(frozen.out_features, args.bottleneck, args.bottleneck_norm), frozen
 
 
 def _extract(key: str, frozen: nn.Module, domain: Domain, title: str) -> np.ndarray:

@@ -78,6 +78,8 @@ def test_a_sample_never_drawn_is_judged_by_the_trained_method():
     assert told.probs == pytest.approx(np.array([[0.1, 0.9], [0.4, 0.6]]))
     untold = beliefs(audit, np.array([0, 1]))
     assert untold.probs[0] == pytest.approx([0.5, 0.5]) and untold.visits.tolist() == [0, 3]
+    diverged = make_audit([np.nan, np.inf], [[np.nan, np.nan], [0.4, 0.6]], visits=[2, 3])
+    assert np.isfinite(suspicion(*beliefs(diverged, np.array([0, 1]), [[np.nan] * 2] * 2)[:2], np.array([0, 1]))).all()
     nothing = make_audit([np.nan] * 2, np.full((2, 2), np.nan), visits=[0, 0])
     assert np.isfinite(suspicion(*beliefs(nothing, np.array([0, 1]))[:2], np.array([0, 1]))).all()
 

@@ -38,7 +38,8 @@ def draw(run: RunFiles) -> Dict[str, Figure]:
             figures["label_model"] = plots.label_model_rounds(model["trace"], model["rate"], model["rate_std"], run.true_rate)
         title = "Labels by true class, estimated, %"
         figures["transition"] = plots.transition_matrix(np.array(model["transition"]), split.source_classes, title)
-        if run.true_rate is not None:
-            realised = np.array(run.results["realised_transition"])
-            figures["transition_true"] = plots.transition_matrix(realised, split.source_classes, "The same, as it is, %")
+        realised = run.results.get("realised_transition")
+        if run.true_rate is not None and realised is not None:
+            title = "The same, as it is, %"
+            figures["transition_true"] = plots.transition_matrix(np.array(realised), split.source_classes, title)
     return figures

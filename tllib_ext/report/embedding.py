@@ -75,7 +75,7 @@ def tsne(features: np.ndarray, seed: int) -> np.ndarray:
     from sklearn.decomposition import PCA
     from sklearn.manifold import TSNE
 
-    x = np.asarray(features, dtype=np.float64)
+    x = np.nan_to_num(np.asarray(features, dtype=np.float64), posinf=0.0, neginf=0.0)  # a diverged network has a map too
     x = x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-12)
     if len(x) < 5 or np.ptp(x, axis=0).max() < 1e-9:  # too few for a neighbourhood, or all in one place
         return np.c_[x, np.zeros((len(x), 2))][:, :2]

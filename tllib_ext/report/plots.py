@@ -126,7 +126,7 @@ def confusion_matrix(matrix: np.ndarray, names: Sequence[str]) -> Figure:
     """
     rows, columns = np.flatnonzero(matrix.sum(1)), np.flatnonzero(matrix.sum(0) + matrix.sum(1))
     shares = matrix[np.ix_(rows, columns)] / matrix[rows].sum(1, keepdims=True)
-    fig, ax = figure(float(np.clip(0.36 * len(columns) + 1.8, 4, 16)), float(np.clip(0.3 * len(rows) + 1.6, 2.5, 14)))
+    fig, ax = figure(float(np.clip(0.36 * len(columns) + 1.8, 4, 12)), float(np.clip(0.3 * len(rows) + 1.6, 2.5, 11)))
     _heat(ax, shares, [names[k] for k in rows], [names[k] for k in columns])
     finish(ax, "Shares of each true class (rows) by what it was called, %")
     return fig

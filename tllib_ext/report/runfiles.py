@@ -75,8 +75,16 @@ def read_run(folder: Union[str, Path]) -> RunFiles:
         predictions=read_predictions(folder / "predictions.csv", split),
         suspects=optional("suspects.csv", lambda file: read_suspects(file, split)),
         embedding=optional("tsne.csv", read_embedding),
-        label_model=optional("label_model.json", _json),
+        label_model=optional("label_model.json", _label_model),
     )
+
+
+def _label_model(file: Path) -> Dict[str, Any]:
+    model = _json(file)
+    lacking = [key for key in ("rate", "rate_std", "trace", "transition") if key not in model]
+    if lacking:
+        raise UserError(f"{file} has no {', '.join(lacking)}: it was written by another version")
+    return model
 
 
 def _json(file: Path) -> Dict[str, Any]:

@@ -81,9 +81,12 @@ def beliefs(audit: Any, given: np.ndarray, fallback: Any = None) -> Beliefs:
         [0.5, 0.2877]
     """
     loss, probs, visits = (to_numpy(value).astype(np.float64) for value in (audit.loss, audit.probs, audit.visits))
-    gaps = visits == 0
+    gaps = (visits == 0) | np.isnan(loss) | ~np.isfinite(probs).all(1)  # never drawn, or drawn while training diverged
     if gaps.any():
-        filled = np.full_like(probs, 1 / probs.shape[1]) if fallback is None else to_numpy(fallback).astype(np.float64)
+        filled = np.full_like(probs, 1 / probs.shape[1])
+        if fallback is not None:
+            told = to_numpy(fallback).astype(np.float64)
+            filled = np.where(np.isfinite(told).all(1, keepdims=True), told, filled)
         probs = np.where(gaps[:, None], filled, probs)
         own = np.take_along_axis(probs, given[:, None], 1)[:, 0]
         loss = np.where(gaps, -np.log(np.maximum(own, 1e-12)), loss)

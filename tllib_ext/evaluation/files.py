@@ -190,7 +190,7 @@ def load_split(file: Union[str, Path]) -> LabelSplit:
             return LabelSplit(**parts)
         except UserError as error:
             raise UserError(f"{file}: {error}") from None
-        except (ValueError, KeyError, TypeError, AttributeError):
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             raise UserError(
                 f'{file} has no label sets: expected JSON with "split": {{"shared": […], "source_private": […], '
                 '"target_private": […]}'

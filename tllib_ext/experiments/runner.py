@@ -33,7 +33,7 @@ def read_object(file: Path) -> Dict[str, Any]:
     try:
         value = json.loads(file.read_text(encoding="utf-8"))
         return value if isinstance(value, dict) else {}
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
 
 

@@ -91,7 +91,7 @@ def _marker(root: Path) -> Dict[str, Any]:
         if contents["data"] != "Glyphs":
             raise KeyError
         return contents
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         raise UserError(
             f"{root} is there already and does not hold Glyphs (no valid {MARKER}): name another folder or remove it"
         ) from None

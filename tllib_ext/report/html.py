@@ -131,7 +131,8 @@ def _plots(plots: Dict[str, Path], *names: str, wide: bool = False) -> str:
             data = base64.b64encode(plots[name].read_bytes()).decode("ascii")
             picture = f'<img src="data:image/png;base64,{data}" alt="{text}">'
             figures.append(f"<figure{' class=wide' * wide}>{picture}<figcaption>{text}</figcaption></figure>")
-    return f'<div class="plots">{"".join(figures)}</div>' if figures else ""
+    full = " full" if wide and len(figures) == 1 else ""
+    return f'<div class="plots{full}">{"".join(figures)}</div>' if figures else ""
 
 
 def _suspects(run: RunFiles, plots: Dict[str, Path], thumbnails: Thumbnails) -> str:
@@ -146,7 +147,7 @@ def _suspects(run: RunFiles, plots: Dict[str, Path], thumbnails: Thumbnails) -> 
         true = "" if run.true_rate is None else f" ({run.true_rate:.1%} are)"
         text += f" Estimated share of wrong labels, without any true label: {rate}{true}."
     return (f"<p>{escape(text)}</p>" + _plots(plots, "suspects", "suspects_roc") + most_suspicious(run, thumbnails)
-            + _plots(plots, "label_model", "transition", "transition_true"))  # fmt: skip
+            + _plots(plots, "label_model") + _plots(plots, "transition", "transition_true", wide=True))  # fmt: skip
 
 
 def _classes(run: RunFiles, plots: Dict[str, Path]) -> str:

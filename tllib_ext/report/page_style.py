@@ -21,11 +21,11 @@ section { background: #fff; border: 1px solid var(--line); border-radius: 8px; p
 .tiles b { display: block; font-size: 1.65rem; line-height: 1.2; font-variant-numeric: tabular-nums }
 .tiles i { font-style: normal; font-weight: 600; color: var(--blue) }
 .tiles span { display: block; font-size: .8rem; color: var(--soft); line-height: 1.3 }
-.plots { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 440px), 1fr)); gap: 16px; align-items: start }
+.plots { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 440px), 1fr)); gap: 16px; align-items: start }
+.plots.full { grid-template-columns: minmax(0, 1fr) }
 figure { margin: 0; min-width: 0 }
 figure.wide { overflow-x: auto }
 figure img { display: block; max-width: 100%; height: auto; margin: 0 auto }
-figure.wide img { min-width: min(100%, 640px); width: auto }
 .scroll { overflow-x: auto }
 table { border-collapse: collapse; font-size: .9rem; width: 100% }
 th, td { text-align: left; padding: 4px 10px 4px 0; border-bottom: 1px solid var(--line); vertical-align: top }
@@ -52,6 +52,7 @@ dt { color: var(--soft) } dd { margin: 0; overflow-wrap: anywhere; min-width: 0 
 @media (max-width: 640px) {
   main { padding: 8px } section { padding: 10px } h1 { font-size: 1.25rem } .tiles { grid-template-columns: 1fr 1fr }
   dl { grid-template-columns: 1fr } dd { margin-bottom: 4px }
+  figure.wide img { max-width: none; width: 680px }
   .numbers thead { display: none }
   .numbers tr { display: grid; grid-template-columns: 1fr auto; border-bottom: 1px solid var(--line) }
   .numbers td { border: 0; overflow-wrap: anywhere; padding: 2px 0 }

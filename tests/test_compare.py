@@ -97,7 +97,7 @@ def test_dry_run_without_data_is_about_glyphs(run_example):
         (["--noise", "pear:0.2"], "unknown noise"),
         (["--noise", "pair:1.5"], "the rate is a number"),
         (["--seeds", "one"], "--seeds 'one'"),
-        (["--noise-seed", "x"], "expected a whole number, or same"),
+        (["--noise-seed", "x"], "expected a whole number up to 4294967295, or same"),
         (["--metric", "accurcy"], "did you mean 'accuracy'"),
         (["--hp", "foo=1", "--methods", "source_only"], "has foo=1"),
         (["--preset", "paper", "--methods", "source_only"], "has --preset"),

@@ -86,7 +86,8 @@ def lines_figure(panels: Sequence[Panel], axis: str, columns: int = 3, highlight
     across = min(columns, len(panels))
     down = -(-len(panels) // across)
     figure = Figure(figsize=(4.3 * across, 3.4 * down + 0.5))
-    axes = figure.subplots(down, across, squeeze=False).ravel()
+    # One scale per row: a change of half a point must not look like one of fifty.
+    axes = figure.subplots(down, across, squeeze=False, sharey="row").ravel()
     names = list(dict.fromkeys(name for panel in panels for name in panel.lines))
     for place, panel in zip(axes, panels):
         for name, points in panel.lines.items():

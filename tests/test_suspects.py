@@ -1,6 +1,7 @@
 """Which source labels look wrong: the score, the files, and what it reaches on real features."""
 
 import csv
+import json
 import math
 from types import SimpleNamespace
 
@@ -13,6 +14,7 @@ from sklearn.metrics import roc_auc_score
 
 from tllib_ext.errors import UserError
 from tllib_ext.report.suspects import beliefs, detection_quality, read_suspects, suspicion, write_suspects
+from tllib_ext.vision.datasets.noisy import read_transition
 from tllib_ext.vision.datasets.split import LabelSplit
 
 NASTY = ("=cmd|' /C calc'!A0", "<script>alert(1)</script>", 'a,b"c', "'quoted'", "two\nlines")
@@ -151,7 +153,10 @@ def test_a_run_writes_them(run_example, feature_root, tmp_path):
     assert len(back.index) == 48 and set(back.index) == set(range(48))
     assert (back.visits == 0).any()  # three steps do not reach everybody, and nobody is missing
     assert not (tmp_path / "run/report.html").exists() and not (tmp_path / "run/tsne.csv").exists()
-    assert (tmp_path / "run/label_model.json").exists()
+    model = json.loads((tmp_path / "run/label_model.json").read_text())
+    # The matrix can be read by a person, and by --noise.
+    assert (tmp_path / "run/transition.csv").read_text().startswith("true class / label,ant,bee,cat,dog")
+    assert np.allclose(read_transition("run/transition.csv", 4), model["transition"], atol=1e-9)
 
 
 @pytest.mark.slow

@@ -11,6 +11,7 @@ from tllib_ext.report.embedding import Embedding, Part, choose, groups_of, tsne,
 from tllib_ext.report.suspects import write_suspects
 from tllib_ext.training.predict import over_domain
 from tllib_ext.training.setup import Parts
+from tllib_ext.vision.datasets.noisy import write_transition
 
 __all__ = ["Findings", "gather", "write_findings", "write_report"]
 
@@ -57,14 +58,14 @@ def gather(parts: Parts, with_map: bool = True) -> Findings:
 
 
 def write_findings(parts: Parts, folder: Path, findings: Findings) -> Dict[str, Any]:
-    """Write ``suspects.csv``, ``pred_probs.npy``, ``labels.npy``, ``label_model.json`` and ``tsne.csv``.
+    """Write ``suspects.csv``, ``pred_probs.npy``, ``labels.npy``, ``label_model.json``, ``transition.csv`` and ``tsne.csv``.
 
     Returns:
         what belongs in ``results.json``: how well wrong labels were found, where they are known, and the estimated rate
     """
     noisy, split = parts.noisy, parts.data.split
     clean = None if parts.args.noise == "none" else noisy.clean_targets
-    for name in ("tsne.csv", "label_model.json"):  # of another run in the same folder
+    for name in ("tsne.csv", "label_model.json", "transition.csv"):  # of another run in the same folder
         (folder / name).unlink(missing_ok=True)
     model = _label_model(parts)
     results: Dict[str, Any] = write_suspects(
@@ -75,6 +76,7 @@ def write_findings(parts: Parts, folder: Path, findings: Findings) -> Dict[str, 
         keys = ("rate", "rate_std", "structure", "start", "temperature", "trace", "candidates")
         facts = {key: getattr(model, key) for key in keys}
         write_json(folder / "label_model.json", {**facts, "transition": model.transition.tolist()})
+        write_transition(folder / "transition.csv", model.transition, split.source_classes)
     if findings.features is not None:
         group = groups_of(len(findings.source_index), parts.target.view.targets, findings.target_index, split.unknown)
         points = tsne(findings.features, parts.args.seed)

@@ -53,7 +53,8 @@ def progress_line(record: Dict[str, Any]) -> str:
 
 def tail(report: Optional[Any], results: Dict[str, Any], folder: Path) -> str:
     """What came out, and where it is."""
-    names = ("report.html", "predictions.csv", "suspects.csv", "results.json", "results.jsonl", "model.safetensors", "env.json")
+    names = ("report.html", "predictions.csv", "suspects.csv", "transition.csv", "results.json", "results.jsonl",
+             "model.safetensors", "env.json")  # fmt: skip
     files = f"files in {folder}: {', '.join(name for name in names if (folder / name).exists())}, tb/"
     if report is None:
         share = results["predicted_unknown"]

@@ -6,15 +6,18 @@ expected share of wrong labels; the realised share differs when labels are drawn
 
 import csv
 import os
-from typing import Any, List, Optional, Tuple, Union
+from typing import Any, List, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
 from tllib_ext.errors import UserError, closest
+from tllib_ext.evaluation.csvfile import atomic_text, guard
 
-__all__ = ["NOISES", "transition_matrix", "read_transition", "draw_labels", "NoisyLabels"]
+__all__ = ["NOISES", "transition_matrix", "read_transition", "write_transition", "draw_labels", "NoisyLabels"]
 
 NOISES = ("none", "pair", "symmetric")
+#: first cell of a transition matrix with names: rows are true classes, columns the labels they were given.
+NAMES_CORNER = "true class / label"
 
 
 def transition_matrix(noise: str, rate: float, num_classes: int) -> np.ndarray:
@@ -38,7 +41,7 @@ def transition_matrix(noise: str, rate: float, num_classes: int) -> np.ndarray:
 
 
 def read_transition(path: Union[str, os.PathLike], num_classes: int) -> np.ndarray:
-    """A row-stochastic matrix from a ``.npy`` or ``.csv`` file."""
+    """A row-stochastic matrix from a ``.npy`` or ``.csv`` file, in which class names may stand above and to the left."""
     text = str(path)
     if not text.endswith((".npy", ".csv")):
         raise UserError(f"--noise {text!r}: expected a .npy or .csv file, or {closest(text, NOISES)}")
@@ -47,7 +50,10 @@ def read_transition(path: Union[str, os.PathLike], num_classes: int) -> np.ndarr
             matrix = np.load(path, allow_pickle=False)
         else:
             with open(path, newline="", encoding="utf-8") as file:
-                matrix = np.array([[float(cell) for cell in row] for row in csv.reader(file) if row])
+                rows = [row for row in csv.reader(file) if row]
+                if rows and rows[0][0] == NAMES_CORNER:  # as a run wrote it
+                    rows = [row[1:] for row in rows[1:]]
+                matrix = np.array([[float(cell) for cell in row] for row in rows])
         matrix = np.asarray(matrix, dtype=np.float64)
     except OSError as error:
         raise UserError(f"cannot read the transition matrix {text}: {error.strerror or error}") from None
@@ -62,6 +68,20 @@ def read_transition(path: Union[str, os.PathLike], num_classes: int) -> np.ndarr
         row = int(abs(sums - 1).argmax())
         raise UserError(f"{text}: row {row} sums to {sums[row]:.6g}, expected 1 (rows are true classes)")
     return matrix / sums[:, None]
+
+
+def write_transition(path: Union[str, os.PathLike], matrix: np.ndarray, names: Sequence[str]) -> None:
+    """Write a matrix for a spreadsheet, or for ``--noise FILE.csv``: the same labels can be wrong in the same way again.
+
+    Args:
+        path (path): ``.csv``
+        matrix (array): (K, K), rows sum to one
+        names (sequence of str): of the K classes
+    """
+    with atomic_text(path) as stream:
+        writer = csv.writer(stream)
+        writer.writerow([NAMES_CORNER, *map(guard, names)])
+        writer.writerows([guard(name), *map(float, row)] for name, row in zip(names, matrix))
 
 
 def draw_labels(clean: np.ndarray, transition: np.ndarray, seed: int = 0, mode: str = "iid") -> np.ndarray:

@@ -79,7 +79,8 @@ def collect(cells: Sequence[Cell], out: Path) -> List[Dict[str, Any]]:
         folder = Path(out) / "cells" / cell.name
         record = {**cell.keys, "cell": cell.name}
         if state_of(cell, out) == "finished":
-            record.update(read_object(folder / "results.json"), **cell.keys)
+            results = read_object(folder / "results.json")  # without its matrices: a record is a line of a table
+            record.update({name: value for name, value in results.items() if not isinstance(value, list)}, **cell.keys)
             record["seconds"] = read_object(folder / "cell.json").get("seconds")
             record["commit"] = read_object(folder / "env.json").get("commit")
         else:

@@ -11,7 +11,7 @@ from tllib_ext.report.tables import Table, to_csv, to_html, to_latex, to_markdow
 __all__ = ["write_comparison"]
 
 _STYLE = """
-body { font: 16px/1.5 system-ui, sans-serif; max-width: 75rem; margin: 2rem auto; padding: 0 1rem; color: #222; background: #fff }
+body { font: 16px/1.5 system-ui, sans-serif; max-width: 90rem; margin: 2rem auto; padding: 0 1rem; color: #222; background: #fff }
 h1 { font-size: 1.6rem } h2 { font-size: 1.2rem; margin-top: 2.5rem }
 .scroll { overflow-x: auto } img { max-width: 100%; height: auto }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .9rem }

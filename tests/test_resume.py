@@ -135,6 +135,7 @@ def test_a_foreign_checkpoint_is_refused(feature_root, tmp_path, monkeypatch, ru
     assert code == 2 and "cannot read the checkpoint" in err
     code, _, err = run_example("noisy_unida", feature_root, *SHORT, "--log", "run", "--overwrite")
     assert code == 0, err
+    assert len(list((tmp_path / "run" / "tb").glob("events.*"))) == 1, "the curves are of one run"
 
 
 def test_resume_insists(feature_root, tmp_path, run_example):

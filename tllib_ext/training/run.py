@@ -119,6 +119,8 @@ class _Training:
             # results.json first: whatever is left of the old run if we die here, it does not look finished.
             for name in ("results.json", "checkpoints/last.pt", *_OUTPUTS):
                 (self.folder / name).unlink(missing_ok=True)
+            for events in self.folder.glob("tb/events.*"):  # or tensorboard would draw two runs as one
+                events.unlink(missing_ok=True)
             return None
         changed = differences(config, self.parts.config())
         if changed:

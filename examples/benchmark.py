@@ -64,7 +64,7 @@ def step(args: Any) -> Dict[str, List[Dict[str, Any]]]:
         length = 1 if args.quick else 50 if features else 2 if args.device == "cpu" else 20
         row = compare_steps(arch, args.repeats, length, args.compile, args.precision, **scene)
         check = {**scene, "px": min(scene["px"], 64), "batch": batch if features else min(batch, 6)}
-        rows.append({**row, **compare_parameters(arch, 2 if args.quick else 3, **check)})
+        rows.append({**row, **compare_parameters(arch, **check)})
     return {"step": rows}
 
 

@@ -1,8 +1,8 @@
 r"""Losses of `Divergence Optimization for Noisy Universal Domain Adaptation (CVPR 2021)
 <https://arxiv.org/abs/2104.00246>`_ on the logits of two (or more) classifier heads.
 
-Equation numbers are the paper's. Everything is computed in float32 by ``log_softmax``, whatever the logits' type, so
-that half precision neither overflows nor takes the logarithm of an underflown probability. With more than two heads a
+Equation numbers are the paper's. Everything is computed in float32 (float64 stays) by ``log_softmax``, so that half
+precision neither overflows nor takes the logarithm of an underflown probability. With more than two heads a
 divergence is the mean over pairs of heads, so that two heads give the paper's quantities.
 """
 
@@ -26,9 +26,13 @@ __all__ = [
 ]
 
 
+def _wide(head: Tensor) -> Tensor:
+    return head if head.dtype == torch.float64 else head.float()
+
+
 def _log_probs(logits: Sequence[Tensor]) -> Tensor:
     with torch.autocast(device_type=logits[0].device.type, enabled=False):
-        return F.log_softmax(torch.stack([head.float() for head in logits]), dim=-1)
+        return F.log_softmax(torch.stack([_wide(head) for head in logits]), dim=-1)
 
 
 def cross_entropy_matrix(logits: Sequence[Tensor]) -> Tensor:
@@ -99,7 +103,7 @@ def mean_distribution_entropy(logits: Sequence[Tensor], eps: float = 0.0) -> Ten
         eps (float): the authors' code takes :math:`\log(\bar p + 10^{-5})`; 0 is exact
     """
     log_p = _log_probs(logits)
-    log_mean = log_p.logsumexp(0) - torch.log(torch.tensor(float(len(logits)), device=log_p.device))
+    log_mean = log_p.logsumexp(0) - torch.log(log_p.new_tensor(float(len(logits))))
     mean = log_mean.exp()
     return -2 * (mean * (torch.log(mean + eps) if eps else log_mean)).sum(-1)
 
@@ -121,7 +125,7 @@ def joint_loss(logits: Sequence[Tensor], labels: Tensor, lam: float = 0.1) -> Te
         1.3863
     """
     with torch.autocast(device_type=labels.device.type, enabled=False):
-        ce = torch.stack([F.cross_entropy(head.float(), labels, reduction="none") for head in logits])
+        ce = torch.stack([F.cross_entropy(_wide(head), labels, reduction="none") for head in logits])
     loss = 2 * ce.mean(0)
     return loss + lam * divergences(logits)[0] if lam else loss
 

@@ -1,0 +1,152 @@
+"""Number formats: losses in float32 whatever the networks compute in, and one scaler for several players."""
+
+import os
+import subprocess
+import sys
+import textwrap
+
+import pytest
+import torch
+from conftest import ROOT
+from torch import nn
+
+from tllib_ext.alignment.divergence import divergences, joint_loss, mean_distribution_entropy
+from tllib_ext.errors import UserError
+from tllib_ext.methods.base import Batch
+from tllib_ext.methods.divergence import Divergence, DivergenceHparams
+from tllib_ext.training.context import Context
+from tllib_ext.training.players import Players
+from tllib_ext.training.precision import Precision
+from tllib_ext.vision.datasets.split import LabelSplit
+
+CPU = torch.device("cpu")
+SPLIT = LabelSplit(["a", "b", "c"], ["p", "q"], ["u"])
+
+
+def test_what_a_cpu_gets():
+    assert Precision("auto", CPU).name == "fp32" and Precision("bf16", CPU).scaler is None
+    for name in ("fp16", "tf32"):
+        with pytest.raises(UserError, match="CUDA"):
+            Precision(name, CPU)
+    with pytest.raises(UserError, match="fp8"):
+        Precision("fp8", CPU)
+
+
+@pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16])
+def test_losses_are_float32_inside_autocast(kind):
+    logits, labels = [torch.randn(6, 5).to(kind).requires_grad_() for _ in range(2)], torch.arange(6) % 5
+    wide = [head.detach().float() for head in logits]
+    with torch.autocast("cpu", torch.bfloat16):
+        found = [joint_loss(logits, labels), *divergences(logits), mean_distribution_entropy(logits, 1e-5)]
+    expected = [joint_loss(wide, labels), *divergences(wide), mean_distribution_entropy(wide, 1e-5)]
+    for a, b in zip(found, expected):
+        assert a.dtype == torch.float32
+        torch.testing.assert_close(a, b, rtol=0, atol=0)
+    sum(value.sum() for value in found).backward()
+    assert all(head.grad.dtype == kind and head.grad.isfinite().all() for head in logits)
+
+
+def descents(scaler, steps=6):
+    """The paper's method with many descents of two players per iteration; its parameters afterwards."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8))
+    net.out_features = 8
+    method = Divergence(net, SPLIT, DivergenceHparams(warmup=1, drop_rate=0.25, known_margin=-1e6))
+    method.prepare(Context(steps=steps))
+    play, g = Players(method.players(), 0.05, steps, scaler=scaler), torch.Generator().manual_seed(1)
+    for step in range(steps):
+        source = Batch(torch.randn(8, 6, generator=g), torch.arange(8) % 5, torch.arange(8))
+        play.begin(step)
+        method.train().update(source, Batch(torch.randn(8, 6, generator=g), None, torch.arange(8)), step, play)
+    return [p.detach().clone() for p in method.parameters()]
+
+
+def test_one_scaler_for_several_players_changes_nothing():
+    """Scales are powers of two: what is scaled and unscaled right is the same to the last bit."""
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10, growth_interval=7)  # grows in the middle of an iteration
+    for a, b in zip(descents(None), descents(scaler)):
+        torch.testing.assert_close(a, b, rtol=0, atol=0)
+    assert scaler.get_scale() > 2.0**10
+
+
+def test_an_infinite_gradient_skips_its_players_step_alone():
+    w, v = nn.Parameter(torch.zeros(1)), nn.Parameter(torch.ones(1))
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+    play = Players({"G": [{"params": [w]}], "C": [{"params": [v]}]}, lr=0.1, total_steps=5, scaler=scaler)
+    play.begin(0)
+    play.descend({"steep": w.sqrt().sum() + (v**2).sum()}, "G", "C")  # finite, with an infinite slope at zero
+    assert w.item() == 0 and v.item() < 1 and scaler.get_scale() == 2.0
+    play.descend({"fine": ((w - 1) ** 2).sum()}, "G")
+    assert w.item() > 0 and scaler.get_scale() == 2.0
+
+
+def test_collected_parts_are_scaled_like_the_rest():
+    ends = []
+    for scaler in (None, torch.amp.GradScaler("cpu", init_scale=8.0)):
+        w = nn.Parameter(torch.tensor([1.0, -2.0]))
+        play = Players({"C": [{"params": [w]}]}, lr=0.1, total_steps=5, scaler=scaler)
+        play.begin(0)
+        play.collect({"first": (w**2).sum()}, "C")
+        play.descend({"second": w.sum()}, "C")
+        ends.append(w.detach().clone())
+    assert torch.equal(*ends)
+
+
+def test_the_scale_is_part_of_the_state():
+    w = nn.Parameter(torch.ones(1))
+    first, second = (Players({"C": [{"params": [w]}]}, scaler=torch.amp.GradScaler("cpu", init_scale=s)) for s in (4.0, 8.0))
+    first.begin(0)
+    first.descend({"loss": (w**2).sum()}, "C")
+    second.load_state_dict(first.state_dict())
+    assert second.scaler.get_scale() == 4.0
+
+
+BF16 = """
+    import sys, torch
+    from tllib_ext.benchmarking.scenes import OurStep
+    x = torch.randn(2, 3, 8, 8)
+    try:
+        with torch.autocast("cpu", torch.bfloat16):
+            torch.nn.Conv2d(3, 4, 3)(x)
+    except RuntimeError as error:
+        print("CANNOT", str(error).splitlines()[0])
+        sys.exit(0)
+    ours = OurStep(arch="small_cnn", px=32, batch=4, precision="bf16")
+    ours.run(2)
+    means = ours.meter.read()
+    assert all(value == value for value in means.values()), means
+    assert all(p.dtype == torch.float32 and p.isfinite().all() for p in ours.method.parameters())
+    print("DONE")
+"""
+
+
+@pytest.mark.slow
+def test_bf16_trains():
+    """In a process of its own: oneDNN is told to use what it has even if it takes this processor for too old for bf16."""
+    env = {**os.environ, "ONEDNN_MAX_CPU_ISA": "AVX512_CORE", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(BF16)], env=env, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+    if "CANNOT" in done.stdout:
+        pytest.skip(f"no bf16 convolutions on this processor: {done.stdout.strip()}")
+    assert "DONE" in done.stdout
+
+
+@pytest.mark.slow
+def test_compiled_training_ends_where_eager_training_does(feature_root, run_example, tmp_path):
+    from safetensors.torch import load_file
+
+    from tllib_ext.training.compiling import why_not
+
+    reason = why_not(CPU)
+    if reason is not None:
+        pytest.skip(f"nothing can be compiled here: {reason}")
+    for name, more in (("eager", []), ("compiled", ["--compile"])):
+        words = [feature_root, "-d", "features", "-s", "alpha", "-t", "beta", "--split", "3/2/1", "--noise", "pair",
+                 "--rate", 0.25, "--bottleneck", 8, "-b", 12, "--steps", 12, "--hp", "warmup=3", "--no-report",
+                 "--log", tmp_path / name, *more]  # fmt: skip
+        code, out, err = run_example("noisy_unida", *words)
+        assert code == 0 and "without it" not in out + err, err
+    first, second = (load_file(tmp_path / name / "model.safetensors") for name in ("eager", "compiled"))
+    assert first.keys() == second.keys()
+    for name in first:
+        torch.testing.assert_close(first[name], second[name], rtol=1e-4, atol=1e-4)

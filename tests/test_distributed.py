@@ -1,0 +1,165 @@
+"""The result of a run does not depend on how many processes share its batches; none of them hangs."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+import torch
+from conftest import ROOT
+from together import Together, free_port
+from torch import nn
+
+from tllib_ext.methods import METHODS
+from tllib_ext.methods.base import Batch
+from tllib_ext.methods.divergence import Divergence, DivergenceHparams
+from tllib_ext.training.context import Context
+from tllib_ext.training.distributed import gather_rows, pooled_any, pooled_mean, pooled_small_loss, rank, world_size
+from tllib_ext.training.players import Players
+from tllib_ext.vision.datasets.split import LabelSplit
+
+SPLIT = LabelSplit(["a", "b", "c"], ["p", "q"], ["u"])
+
+
+def flags(root, log, batch, *more):
+    return [root, "-d", "features", "-s", "alpha", "-t", "beta", "--split", "3/2/1", "--noise", "pair", "--rate", 0.25,
+            "--bottleneck", 8, "--bottleneck-norm", "none", "-b", batch, "--steps", 20, "--eval-every", 10, "--no-report",
+            "--hp", "warmup=3", "--log", log, *more]  # fmt: skip
+
+
+def train_run(words):
+    """One run of the training script; results, and every parameter at the end."""
+    from tllib_ext.cli import Parser, add_run_arguments, parse_run
+    from tllib_ext.training.run import train
+    from tllib_ext.training.setup import build
+
+    parser = Parser()
+    add_run_arguments(parser)
+    args = parse_run(parser, [str(word) for word in words])
+    parts = build(args)
+    results = train(parts)
+    return results, {name: value.cpu().numpy() for name, value in parts.method.state_dict().items()}
+
+
+def test_two_processes_and_one_end_alike(feature_root, tmp_path):
+    (one, alone), = Together(1, train_run, flags(feature_root, tmp_path / "one", 36)).results()
+    (two, first), (_, second) = Together(2, train_run, flags(feature_root, tmp_path / "two", 18)).results()
+    assert 0 < one["train_kept"] < 1 and one["train_known"] > 0  # selection and Step C took part
+    for name in alone:
+        np.testing.assert_array_equal(first[name], second[name])
+        np.testing.assert_allclose(first[name], alone[name], rtol=0, atol=1e-5)
+    for name in ("os", "os_star", "unk", "h_score", "accuracy", "closed_accuracy", "realised_rate"):
+        assert two[name] == one[name]
+    assert (one["processes"], two["processes"]) == (1, 2)
+    # One process writes, and every image stands in the file once.
+    lines = [(tmp_path / run / "predictions.csv").read_text().splitlines() for run in ("one", "two")]
+    assert len(lines[0]) == len(lines[1]) == len({line.split(",")[0] for line in lines[1]})
+
+
+def pooled():
+    """Masks of which one process has everything and the other nothing."""
+    values = torch.arange(4.0) + 10 * rank() + 1
+    mask = torch.full((4,), rank() == 0)
+    x = torch.ones(4, requires_grad=True)
+    mean = pooled_mean(values * x, mask)
+    (grad,) = torch.autograd.grad(mean, x)
+    nobody = pooled_mean(values, torch.zeros(4, dtype=torch.bool))
+    small = pooled_small_loss(values * torch.tensor([1.0, -1.0, 1.0, -1.0]), 0.5)
+    everyone = gather_rows(values)
+    return mean.item() / world_size(), grad.tolist(), nobody.item(), small.tolist(), pooled_any(mask).item(), everyone.tolist()
+
+
+def test_means_masks_and_selections_are_over_the_global_batch():
+    first, second = Together(2, pooled).results()
+    assert first[0] + second[0] == pytest.approx(2.5)  # averaged over processes: the mean of 1, 2, 3, 4
+    assert second[1] == [0.0] * 4 and sum(first[1]) / 2 == pytest.approx(2.5)
+    assert first[2] == second[2] == 0.0
+    assert first[3] == [False, True, False, True] and second[3] == [False, True, False, True]
+    assert first[4] and second[4]
+    assert first[5] == second[5] == [1.0, 2.0, 3.0, 4.0, 11.0, 12.0, 13.0, 14.0]
+
+
+def update_with_one_empty_mask():
+    """A step in which only the first process's target samples look known; the new parameters."""
+    torch.manual_seed(0)
+    net = nn.Linear(6, 8)
+    net.out_features = 8
+    method = Divergence(net, SPLIT, DivergenceHparams(warmup=0, drop_rate=0.25))
+    x_s, y = torch.randn(8, 6), torch.arange(8) % 5
+    x_t = torch.randn(8, 6)
+    with torch.no_grad():
+        # Both heads are sure, and of the same, in the first half; in the second each is sure of something else.
+        f = nn.functional.normalize(net(x_t), dim=1)
+        x_t[4:] = x_t[4]
+        for other, head in enumerate(method.heads.heads):
+            head.weight.copy_(f[[0, 1, 2, 3, 0]])
+            head.weight[other] += 3 * f[4]
+        method.heads.normalise_rows()
+    method.prepare(Context(steps=10))
+    known = method.eval().predict(x_t).score < method.delta - 1
+    mine = slice(rank() * 4, rank() * 4 + 4) if world_size() > 1 else slice(None)
+    play = Players(method.players(), 0.1, 10)
+    play.begin(0)
+    log = method.train().update(Batch(x_s[mine], y[mine], torch.arange(8)[mine]), Batch(x_t[mine], None, None), 0, play)
+    return known.tolist(), [p.detach().numpy() for p in method.parameters()], float(log["known"])
+
+
+def test_an_empty_mask_on_one_process_hangs_nothing():
+    (known, alone, _), = Together(1, update_with_one_empty_mask).results()
+    assert any(known[:4]) and not any(known[4:])
+    (_, first, some), (_, second, none) = Together(2, update_with_one_empty_mask).results()
+    assert some > 0 and none == 0
+    for a, b, c in zip(alone, first, second):
+        np.testing.assert_array_equal(b, c)
+        np.testing.assert_allclose(a, b, rtol=0, atol=1e-6)
+
+
+def script(world, number, port, words):
+    env = {**os.environ, "RANK": str(number), "LOCAL_RANK": str(number), "WORLD_SIZE": str(world), "OMP_NUM_THREADS": "1",
+           "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "PYTHONPATH": str(ROOT)}  # fmt: skip
+    words = [sys.executable, ROOT / "examples" / "noisy_unida.py", *words]
+    return subprocess.Popen([str(word) for word in words], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def wait_for(condition, seconds=120):
+    deadline = time.monotonic() + seconds
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert condition()
+
+
+@pytest.mark.slow
+def test_losing_a_process_ends_the_others_with_a_message(feature_root, tmp_path):
+    words, port = flags(feature_root, tmp_path / "run", 12, "--steps", 100000), free_port()
+    both = [script(2, number, port, words) for number in range(2)]
+    wait_for((tmp_path / "run" / "results.jsonl").exists)
+    both[1].send_signal(signal.SIGKILL)
+    out, err = both[0].communicate(timeout=60)
+    both[1].communicate()
+    assert both[0].returncode == 1
+    assert "another process of this run ended" in err and "Traceback" not in err
+
+
+@pytest.mark.slow
+def test_torchrun(feature_root, tmp_path):
+    words = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 2,
+             ROOT / "examples" / "noisy_unida.py", *flags(feature_root, tmp_path / "run", 12)]  # fmt: skip
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([str(word) for word in words], env=env, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "run" / "results.json").exists()
+    assert done.stdout.count("step    10") == 1  # one process speaks
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", list(METHODS))
+def test_every_method_runs_on_two_processes(feature_root, tmp_path, name):
+    words = flags(feature_root, tmp_path / name, 12, "-m", name, "--steps", 4, "--eval-every", 4)
+    words = [word for word in words if word not in ("--hp", "warmup=3")]
+    (results, first), (_, second) = Together(2, train_run, words).results()
+    assert results["processes"] == 2 and np.isfinite(results["os"])
+    for key in first:
+        np.testing.assert_array_equal(first[key], second[key], err_msg=key)

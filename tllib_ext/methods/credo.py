@@ -33,6 +33,9 @@ from tllib_ext.vision.datasets.split import LabelSplit
 
 __all__ = ["Credo", "CredoHparams"]
 
+#: a share of wrong labels below this is none.
+NO_DOUBT = 1e-3
+
 
 @dataclass
 class CredoHparams(DivergenceHparams):
@@ -90,7 +93,9 @@ class Credo(Divergence):
             return
         # Nothing to correct, nothing to distrust: with clean labels the least share would only lose data.
         least = min(hp.min_drop, self.label_model.rate)
-        self.drop_rate = max(float(1 - trust.mean()), least) if self.select else 0.0
+        rate = max(float(1 - trust.mean()), least)
+        # The rule keeps int((1 - rate) B) of B images: the faintest doubt would cost one image of every batch.
+        self.drop_rate = rate if self.select and rate >= NO_DOUBT else 0.0
 
     def balance_labels(self, given: np.ndarray) -> np.ndarray:
         return self.labels.cpu().numpy()

@@ -232,3 +232,20 @@ def test_office_dslr(kind, rate, least):
     assert isinstance(model, LabelModel) and len(model.trace) > 0
     assert (model.corrected == true).mean() >= least
     assert abs(model.rate - (noisy != true).mean()) <= 0.05
+
+
+def test_the_same_question_is_answered_once(monkeypatch):
+    from tllib_ext.labels import belief
+
+    asked = []
+    monkeypatch.setattr(belief, "estimate_labels", lambda *words, **more: asked.append(words) or estimate_labels(*words, **more))
+    features, true = blobs([12] * 4, dim=8)
+    noisy = flip(true, symmetric(4, 0.2), 0)
+    first = belief.estimate_once(features, noisy, 4)
+    assert belief.estimate_once(features.copy(), noisy.copy(), 4) is first and len(asked) == 1
+    other = noisy.copy()
+    other[0] = (other[0] + 1) % 4
+    for words in ((features, other, 4, 0), (features + 1, noisy, 4, 0), (features, noisy, 4, 1), (features, noisy, 5, 0)):
+        belief.estimate_once(*words)
+    assert len(asked) == 5
+    assert np.array_equal(belief.estimate_once(features, noisy, 4).responsibilities, first.responsibilities)

@@ -90,9 +90,9 @@ def _label_model(parts: Parts) -> Any:
     known = getattr(parts.method, "label_model", None)
     if known is not None or parts.source.features is None or len(parts.noisy) > LABEL_MODEL_LIMIT:
         return known
-    from tllib_ext.labels import estimate_labels
+    from tllib_ext.labels.belief import estimate_once
 
-    return estimate_labels(parts.source.features, parts.noisy.targets, parts.data.split.num_source, parts.args.seed)
+    return estimate_once(parts.source.features, parts.noisy.targets, parts.data.split.num_source, parts.args.seed)
 
 
 def write_report(folder: Union[str, Path]) -> Path:

@@ -92,7 +92,7 @@ def scale(args: Any) -> Dict[str, List[Dict[str, Any]]]:
     sizes = [200, 400] if args.quick else [10_000, 100_000, 1_000_000]
     with tempfile.TemporaryDirectory() as folder:
         return {"start_up": start_up(Path(folder), sizes), "metrics": evaluation(sizes),
-                "classes": steps_by_classes([20] if args.quick else [20, 200, 2000], min(args.repeats, 5), threads=args.threads),
+                "classes": steps_by_classes([20] if args.quick else [20, 200, 2000], min(args.repeats, 5), threads=1),
                 "processes": steps_by_processes([1, 2], 2 if args.quick else 60)}  # fmt: skip
 
 

@@ -1,6 +1,7 @@
 """Contestants in processes of their own, asked in turn: neither's memory or threads help or hinder the other."""
 
 import multiprocessing
+import os
 import resource
 import statistics
 import sys
@@ -85,8 +86,7 @@ def _serve(pipe: Any, build: Callable[..., Any], options: Mapping[str, Any]) -> 
         while True:
             question = pipe.recv()
             if question is None:
-                peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-                pipe.send((True, peak / (2**20 if sys.platform == "darwin" else 2**10)))
+                pipe.send((True, _peak()))
                 continue
             name, args = question
             wall, cpu = time.perf_counter(), time.process_time()
@@ -97,6 +97,15 @@ def _serve(pipe: Any, build: Callable[..., Any], options: Mapping[str, Any]) -> 
         pass
     except Exception:
         pipe.send((False, traceback.format_exc()))
+
+
+def _peak() -> float:
+    """MB; from the kernel's own page, because what ``getrusage`` says includes the parent's size from before exec."""
+    if os.path.exists("/proc/self/status"):
+        with open("/proc/self/status") as status:
+            return next(int(line.split()[1]) for line in status if line.startswith("VmHWM")) / 2**10
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / (2**20 if sys.platform == "darwin" else 2**10)
 
 
 def alternate(contestants: Mapping[str, Contestant], name: str, calls: Sequence[Any]) -> Dict[str, List[Timing]]:

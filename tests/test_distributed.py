@@ -145,8 +145,9 @@ def test_losing_a_process_ends_the_others_with_a_message(feature_root, tmp_path)
 
 @pytest.mark.slow
 def test_torchrun(feature_root, tmp_path):
+    # -- or torchrun takes --log for its own
     words = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 2,
-             ROOT / "examples" / "noisy_unida.py", *flags(feature_root, tmp_path / "run", 12)]  # fmt: skip
+             "--", ROOT / "examples" / "noisy_unida.py", *flags(feature_root, tmp_path / "run", 12)]  # fmt: skip
     env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     done = subprocess.run([str(word) for word in words], env=env, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr

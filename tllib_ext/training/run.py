@@ -166,7 +166,8 @@ class _Training:
             self.evaluate(self.start)
         fit(self.method, self.play, *feeds, steps, args.seed, self.precision.autocast, self.after_step, self.meter,
             self.nonfinite)  # fmt: skip
-        results = self.results()
+        # The first process's: another one may read the recorded lines before they are written.
+        results = gather_objects(self.results())[0]
         findings = gather(parts, with_map=not args.no_report)
         if rank() == 0:
             _write_outputs(parts, self.folder, self.last)

@@ -65,8 +65,6 @@ def write_findings(parts: Parts, folder: Path, findings: Findings) -> Dict[str, 
     """
     noisy, split = parts.noisy, parts.data.split
     clean = None if parts.args.noise == "none" else noisy.clean_targets
-    for name in ("tsne.csv", "label_model.json", "transition.csv"):  # of another run in the same folder
-        (folder / name).unlink(missing_ok=True)
     model = _label_model(parts)
     results: Dict[str, Any] = write_suspects(
         folder / "suspects.csv", noisy.paths, noisy.targets, findings.audit, split, clean, model, findings.fallback,

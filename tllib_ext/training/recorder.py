@@ -17,6 +17,11 @@ __all__ = ["Recorder", "environment"]
 _PACKAGES = ("torch", "torchvision", "numpy", "scikit-learn", "scipy", "Pillow", "timm", "tllib", "safetensors")
 
 
+#: what a run makes besides ``results.json`` and its checkpoints.
+_OUTPUTS = ("results.jsonl", "model.safetensors", "predictions.csv", "suspects.csv", "label_model.json", "transition.csv",
+            "tsne.csv", "report.html")  # fmt: skip
+
+
 def environment() -> Dict[str, Any]:
     """Versions, machine and commit, for ``env.json``."""
     import torch
@@ -65,6 +70,14 @@ class Recorder:
         if self.active:
             write_json(self.folder / "config.json", config)
             write_json(self.folder / "env.json", environment())
+
+    def clear(self) -> None:
+        """Remove what another run left in the folder."""
+        # results.json first: whatever is left of the old run if we die here, it does not look finished.
+        for name in ("results.json", "checkpoints/last.pt", *_OUTPUTS):
+            (self.folder / name).unlink(missing_ok=True)
+        for events in self.folder.glob("tb/events.*"):  # or tensorboard would draw two runs as one
+            events.unlink(missing_ok=True)
 
     def lines(self) -> List[Dict[str, Any]]:
         """The evaluations recorded so far; a torn last line is left out."""

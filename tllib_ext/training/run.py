@@ -3,7 +3,7 @@
 import argparse
 import time
 from pathlib import Path
-from typing import Any, Dict, Optional, Tuple
+from typing import Any, Callable, Dict, Optional, Tuple
 
 import numpy as np
 from tqdm import tqdm
@@ -30,9 +30,6 @@ from tllib_ext.training.setup import Parts, build, make_deterministic
 from tllib_ext.vision.datasets.sampling import BalancedBatches, ShuffledBatches
 
 __all__ = ["run_from_args", "train", "run_folder"]
-
-#: what a run makes besides ``results.json`` and its checkpoints.
-_OUTPUTS = ("results.jsonl", "model.safetensors", "predictions.csv", "suspects.csv", "report.html")
 
 
 def run_from_args(args: argparse.Namespace) -> int:
@@ -96,7 +93,7 @@ class _Training:
         state = gather_objects(self._unfinished() if rank() == 0 else None)[0]
         self.say(head(parts, folder))
         method.audit = Audit(len(parts.noisy), parts.data.split.num_source, parts.device)
-        method.prepare(_context(parts))
+        method.prepare(_context(parts, self.say))
         # Before a checkpoint is loaded: a method that changes its mind about labels later was asked at the beginning.
         labels, batch = method.balance_labels(parts.noisy.targets), args.batch_size * world_size()
         self.samplers = (BalancedBatches(labels, batch, args.seed), ShuffledBatches(len(parts.target), batch, args.seed))
@@ -116,11 +113,7 @@ class _Training:
         if args.overwrite or config is None:
             if args.resume:
                 raise UserError(f"--resume: there is no run in {self.folder} to go on with")
-            # results.json first: whatever is left of the old run if we die here, it does not look finished.
-            for name in ("results.json", "checkpoints/last.pt", *_OUTPUTS):
-                (self.folder / name).unlink(missing_ok=True)
-            for events in self.folder.glob("tb/events.*"):  # or tensorboard would draw two runs as one
-                events.unlink(missing_ok=True)
+            self.recorder.clear()
             return None
         changed = differences(config, self.parts.config())
         if changed:
@@ -166,8 +159,8 @@ class _Training:
             self.evaluate(self.start)
         fit(self.method, self.play, *feeds, steps, args.seed, self.precision.autocast, self.after_step, self.meter,
             self.nonfinite)  # fmt: skip
-        # The first process's: another one may read the recorded lines before they are written.
-        results = gather_objects(self.results())[0]
+        # The first process's: another one could read the recorded lines before they are written.
+        results = gather_objects(self.results() if rank() == 0 else None)[0]
         findings = gather(parts, with_map=not args.no_report)
         if rank() == 0:
             _write_outputs(parts, self.folder, self.last)
@@ -261,7 +254,7 @@ class _Training:
         return results
 
 
-def _context(parts: Parts) -> Context:
+def _context(parts: Parts, say: Callable[[str], None]) -> Context:
     return Context(
         steps=parts.args.steps,
         num_source=len(parts.source),
@@ -271,7 +264,7 @@ def _context(parts: Parts) -> Context:
         source_labels=parts.noisy.targets,
         source_inputs=parts.source.features,
         target_inputs=parts.target.features,
-        say=(lambda text: tqdm.write(printable(text))) if rank() == 0 else (lambda text: None),
+        say=say,
         source_features=lambda: features_of(parts.method.backbone, parts.source),
         target_features=lambda: features_of(parts.method.backbone, parts.target),
     )
@@ -298,8 +291,7 @@ def _test(args: argparse.Namespace) -> int:
     if args.log is None:
         raise UserError("--phase test needs the run: --log FOLDER")
     metadata, tensors, _ = load_model(Path(args.log) / "model.safetensors")
-    if args.method != metadata["method"]:
-        args.method = metadata["method"]
+    args.method = metadata["method"]
     args.hp = [f"{name}={value}" for name, value in metadata["hparams"].items()]
     parts = build(args)
     load_method(parts.method, tensors, args.log)

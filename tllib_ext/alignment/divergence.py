@@ -6,6 +6,7 @@ precision neither overflows nor takes the logarithm of an underflown probability
 divergence is the mean over pairs of heads, so that two heads give the paper's quantities.
 """
 
+import math
 from typing import Optional, Sequence, Tuple
 
 import torch
@@ -103,7 +104,7 @@ def mean_distribution_entropy(logits: Sequence[Tensor], eps: float = 0.0) -> Ten
         eps (float): the authors' code takes :math:`\log(\bar p + 10^{-5})`; 0 is exact
     """
     log_p = _log_probs(logits)
-    log_mean = log_p.logsumexp(0) - torch.log(log_p.new_tensor(float(len(logits))))
+    log_mean = log_p.logsumexp(0) - math.log(len(logits))
     mean = log_mean.exp()
     return -2 * (mean * (torch.log(mean + eps) if eps else log_mean)).sum(-1)
 

@@ -17,7 +17,7 @@ from typing import Any, Dict, List, Optional, Sequence
 
 from tllib_ext.experiments.paper import paper_tables, published
 from tllib_ext.methods import METHODS
-from tllib_ext.report.tables import stat
+from tllib_ext.report.tables import MEAN, make_table
 
 DOCS = Path(__file__).resolve().parent
 #: where the numbers are: all methods on two kinds of noise; the paper's method and ours on four.
@@ -117,12 +117,9 @@ def overview(records: Sequence[Dict[str, Any]]) -> str:
 
 
 def _stat(records: Sequence[Dict[str, Any]], row: str, noise: str, tasks: Sequence[str]) -> Any:
-    """Over seeds that have every task: the tasks' mean within each seed first."""
-    by_seed: Dict[int, List[float]] = {}
-    for r in records:
-        if r["row"] == row and r["noise"] == noise and r["task"] in tasks:
-            by_seed.setdefault(r["seed"], []).append(r["os"])
-    return stat([sum(values) / len(values) for values in by_seed.values() if len(values) == len(tasks)])
+    """One task's, or the mean's over seeds that have every task."""
+    table = make_table([r for r in records if r["noise"] == noise], "os", [row], tasks, title="")
+    return table.stats.get((row, MEAN if len(tasks) > 1 else tasks[0]))
 
 
 def os_text(records: Sequence[Dict[str, Any]], row: str, noise: str, tasks: Sequence[str]) -> str:

@@ -39,7 +39,6 @@ from tllib_ext.experiments.harm import (
 
 ROOT = Path(__file__).resolve().parents[1]
 RECORD, PAGE = ROOT / "docs" / "reliability.json", ROOT / "docs" / "reliability.md"
-BEGIN, END = "<!-- measured -->", "<!-- end of measured -->"
 
 
 def kill(args: Any, work: Path) -> Dict[str, Any]:
@@ -173,7 +172,7 @@ def fuzz(args: Any, work: Path) -> Dict[str, Any]:
 
 def write_page(record: Dict[str, Any]) -> None:
     """Put the record between the page's marks as tables."""
-    from tllib_ext.files import write_text
+    from tllib_ext.files import write_measured
 
     def table(rows: List[Dict[str, Any]]) -> List[str]:
         lines = [list(rows[0]), ["---"] * len(rows[0]), *(list(row.values()) for row in rows)]
@@ -189,12 +188,7 @@ def write_page(record: Dict[str, Any]) -> None:
 
     text = [*part("kill", "SIGKILL, then the same command again"), *part("torchrun", "Two processes under torchrun"),
             *part("long", "A long run"), *part("fuzz", "Damaged files")]  # fmt: skip
-    page = PAGE.read_text(encoding="utf-8")
-    head, begin, rest = page.partition(BEGIN)
-    tail = rest.partition(END)[2]
-    if not begin or END not in rest:
-        raise UserError(f"{PAGE} has no {BEGIN} … {END} to write between")
-    write_text(PAGE, head + BEGIN + "\n".join(text) + "\n\n" + END + tail)
+    write_measured(PAGE, "\n".join(text) + "\n\n")
 
 
 def add_to_record(part: str, result: Dict[str, Any]) -> Dict[str, Any]:

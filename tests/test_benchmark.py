@@ -8,11 +8,12 @@ from conftest import ROOT
 
 from tllib_ext.benchmarking.contest import Contestant, Timing, alternate, median, ratio
 from tllib_ext.benchmarking.contests import TOLERANCE, difference
-from tllib_ext.benchmarking.page import BEGIN, END, tables, write_page
+from tllib_ext.benchmarking.page import tables, write_page
 from tllib_ext.benchmarking.pipelines import OurData, OurEvaluation, PlainData, PlainEvaluation, write_photographs
 from tllib_ext.benchmarking.scale import Metrics, Start, write_list
 from tllib_ext.benchmarking.scenes import OurStep, PlainStep
 from tllib_ext.errors import UserError
+from tllib_ext.files import BEGIN, END
 
 
 @pytest.mark.parametrize("arch, batch", [("features", 8), ("small_cnn", 4)])

@@ -8,7 +8,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Iterator, Union
 
-__all__ = ["whole_file", "write_json", "write_text", "locked", "remove_drafts"]
+from tllib_ext.errors import UserError
+
+__all__ = ["whole_file", "write_json", "write_text", "write_measured", "locked", "remove_drafts"]
 
 
 @contextmanager
@@ -55,6 +57,18 @@ def write_text(path: Union[str, os.PathLike], text: str) -> None:
 def write_json(path: Union[str, os.PathLike], value: Any) -> None:
     """Write a JSON file whole."""
     write_text(path, json.dumps(value, indent=1, ensure_ascii=True) + "\n")
+
+
+#: what a script measured stands between these marks of a page.
+BEGIN, END = "<!-- measured -->", "<!-- end of measured -->"
+
+
+def write_measured(page: Path, text: str) -> None:
+    """Put ``text`` between the page's marks; what is around them stays."""
+    head, begin, rest = page.read_text(encoding="utf-8").partition(BEGIN)
+    if not begin or END not in rest:
+        raise UserError(f"{page} has no {BEGIN} … {END} to write between")
+    write_text(page, f"{head}{BEGIN}{text}{END}{rest.partition(END)[2]}")
 
 
 def remove_drafts(folder: Union[str, os.PathLike]) -> None:

@@ -5,12 +5,9 @@ import platform
 from pathlib import Path
 from typing import Any, Callable, Dict, List, Mapping, Sequence, Tuple, Union
 
-from tllib_ext.errors import UserError
-from tllib_ext.files import write_text
+from tllib_ext.files import write_measured
 
-__all__ = ["machine", "tables", "write_page", "BEGIN", "END"]
-
-BEGIN, END = "<!-- measured -->", "<!-- end of measured -->"
+__all__ = ["machine", "tables", "write_page"]
 
 Column = Tuple[str, Union[str, Callable[[Mapping[str, Any]], Any]]]
 
@@ -113,7 +110,4 @@ def tables(record: Mapping[str, Any]) -> str:
 
 def write_page(page: Path, record: Mapping[str, Any]) -> None:
     """Put the record's tables between the page's marks."""
-    head, begin, rest = page.read_text(encoding="utf-8").partition(BEGIN)
-    if not begin or END not in rest:
-        raise UserError(f"{page} has no {BEGIN} … {END} to write between")
-    write_text(page, f"{head}{BEGIN}\n{tables(record)}\n{END}{rest.partition(END)[2]}")
+    write_measured(page, f"\n{tables(record)}\n")

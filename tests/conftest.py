@@ -2,6 +2,8 @@
 
 import importlib.util
 import os
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -12,6 +14,15 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # small tensors: threads cost mor
 
 ROOT = Path(__file__).resolve().parents[1]
 SHARED = ROOT.parent / "shared"
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+needs_browser = pytest.mark.skipif(CHROMIUM is None, reason="no chromium, chromium-browser or google-chrome on this machine")
+
+
+def browse(*words, page):
+    """Show a page to a browser without a window; what it printed."""
+    command = [CHROMIUM, "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-web-security", "--enable-logging=stderr",
+               "--virtual-time-budget=10000", f"--user-data-dir={page.parent / 'profile'}", *words, page.as_uri()]  # fmt: skip
+    return subprocess.run(command, capture_output=True, text=True, timeout=180)
 
 
 def load_example(name):

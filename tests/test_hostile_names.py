@@ -5,12 +5,11 @@ import html.parser
 import json
 import os
 import re
-import shutil
-import subprocess
 import sys
 
 import numpy as np
 import pytest
+from conftest import browse, needs_browser
 from PIL import Image
 
 from tllib_ext.evaluation import __main__ as evaluation
@@ -20,7 +19,6 @@ from tllib_ext.evaluation.files import load_split, read_predictions
 UNICODE = "".join(chr(c) for c in (*range(0x4E00, 0x4E00 + 250), *range(0x05D0, 0x05EA), *range(0x1F600, 0x1F618)))
 NAMES = ["<script>alert(1)</script>", "=cmd|'/C calc'!A0", "../../x", 'a,b"c', UNICODE, "'+\x1b[2J\n-@"]
 assert len(UNICODE) == 300
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 FLAGS = ("-s", "alpha", "-t", "beta", "--split", "3/2/1", "--noise", "pair", "-b", "8", "--steps", "6", "--log", "run")
 
 
@@ -113,7 +111,7 @@ def test_folders_of_hostile_names(run_example, folders, tmp_path):
     assert len(mine) == 36 and len(its) == 24 and {path: mine[path] for path in its} == its
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason="no chromium, chromium-browser or google-chrome on this machine")
+@needs_browser
 def test_a_browser_runs_no_name(run_example, tmp_path):
     act = "document.title='owned'"
     names = [f"<script>{act}</script>", f"<img src=x onerror={act}>", f"</style></script><svg onload={act}>", f"';{act};//",
@@ -129,8 +127,6 @@ def test_a_browser_runs_no_name(run_example, tmp_path):
     (tmp_path / "open.html").write_text(f"<title>x</title><body>{names[0]}{names[1]}")
     titles = []
     for page in (tmp_path / "open.html", tmp_path / "run" / "report.html"):
-        command = [CHROMIUM, "--headless=new", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=5000", "--dump-dom",
-                   f"--user-data-dir={tmp_path / 'profile'}", page.as_uri()]  # fmt: skip
-        seen = subprocess.run(command, capture_output=True, text=True, timeout=180).stdout
+        seen = browse("--dump-dom", page=page).stdout
         titles.append(re.search(r"<title>(.*?)</title>", seen, re.S).group(1))
     assert titles[0] == "owned" and "owned" not in titles[1] and titles[1]

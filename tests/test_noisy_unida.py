@@ -9,22 +9,8 @@ import pytest
 import torch
 from conftest import ROOT, SHARED
 
-FEATURES = (
-    "-d",
-    "features",
-    "-s",
-    "alpha",
-    "-t",
-    "beta",
-    "--split",
-    "3/2/1",
-    "-b",
-    "8",
-    "--steps",
-    "6",
-    "--eval-every",
-    "3",
-)
+ROLES = ("-s", "alpha", "-t", "beta", "--split", "3/2/1", "-b", "8")
+FEATURES = ("-d", "features", *ROLES, "--steps", "6", "--eval-every", "3")
 TINY = ("-a", "small_cnn", "-b", "4", "--steps", "3", "-j", "0")
 
 
@@ -80,21 +66,7 @@ def test_unlabelled_target_gets_predictions_and_no_score(run_example, image_root
 
 @pytest.mark.parametrize("workers", ["0", "2"])
 def test_workers_and_cache_do_not_change_a_bit(run_example, image_root, tmp_path, workers):
-    flags = (
-        image_root,
-        "-s",
-        "photo",
-        "-t",
-        "sketch",
-        "-a",
-        "small_cnn",
-        "-b",
-        "4",
-        "--steps",
-        "3",
-        "--target-aug",
-        "train",
-    )
+    flags = (image_root, "-s", "photo", "-t", "sketch", *TINY[:-2], "--target-aug", "train")
     run_example("noisy_unida", *flags, "-j", "0", "--cache", "ram", "--log", "kept")
     code, _, err = run_example("noisy_unida", *flags, "-j", workers, "--cache", "off", "--log", "read")
     assert code == 0, err
@@ -114,23 +86,7 @@ def test_frozen_backbone_is_extracted_once(run_example, image_root, tmp_path):
 
 def test_yaml_is_under_the_flags(run_example, feature_root, tmp_path):
     (tmp_path / "c.yaml").write_text("noise: symmetric\nrate: 0.4\nsteps: 2\nhp: {eta: 0.2}\nscratch: false\n")
-    words = (
-        feature_root,
-        "-s",
-        "alpha",
-        "-t",
-        "beta",
-        "--split",
-        "3/2/1",
-        "-b",
-        "8",
-        "-c",
-        "c.yaml",
-        "--rate",
-        "0.3",
-        "--log",
-        "run",
-    )
+    words = (feature_root, *ROLES, "-c", "c.yaml", "--rate", "0.3", "--log", "run")
     code, _, err = run_example("noisy_unida", *words)
     assert code == 0, err
     config = json.loads((tmp_path / "run" / "config.json").read_text())

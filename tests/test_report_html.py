@@ -2,13 +2,12 @@
 
 import json
 import re
-import shutil
-import subprocess
 from html.parser import HTMLParser
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from conftest import browse, needs_browser
 from PIL import Image
 
 from tllib_ext.errors import UserError
@@ -27,7 +26,6 @@ from tllib_ext.vision.datasets.split import LabelSplit
 SPLIT = LabelSplit(
     ["<script>alert('x')</script>", "=cmd|' /C calc'!A0", 'a,b"c'], ["'onload='x", "$m$"], ["</style><img src=x onerror=y>"]
 )
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
 
 def make_run(folder, labelled=True, noise="pair", data="folder", images=True, extras=True):
@@ -175,13 +173,7 @@ def test_thumbnails_are_small_and_never_an_error(tmp_path):
     assert escape("a\u202eb\x00\udcff") == "a\\u202eb\\x00\\udcff"
 
 
-def browse(*words, page):
-    command = [CHROMIUM, "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-web-security", "--enable-logging=stderr",
-               "--virtual-time-budget=10000", f"--user-data-dir={page.parent / 'profile'}", *words, page.as_uri()]  # fmt: skip
-    return subprocess.run(command, capture_output=True, text=True, timeout=180)
-
-
-@pytest.mark.skipif(CHROMIUM is None, reason="no chromium, chromium-browser or google-chrome on this machine")
+@needs_browser
 def test_a_browser_shows_it(report, tmp_path):
     address = (report / "report.html").as_uri()
     frames = "".join(f'<iframe style="width:{width}px;height:900px" src="{address}"></iframe>' for width in (1280, 390))

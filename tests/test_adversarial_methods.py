@@ -15,7 +15,14 @@ from tllib_ext.methods.etn import Etn, EtnHparams, leaky_bce, leaky_logit
 from tllib_ext.methods.sta import BinaryClassifiers, Sta, StaHparams, extremes
 from tllib_ext.methods.tcl import Tcl, TclHparams, curriculum
 from tllib_ext.methods.uan import Uan, UanHparams, scale_weights
-from tllib_ext.modules.adversarial import DomainDiscriminator, domain_loss, entropy, gradient_reverse, grl_coefficient
+from tllib_ext.modules.adversarial import (
+    DomainDiscriminator,
+    QuickDropout,
+    domain_loss,
+    entropy,
+    gradient_reverse,
+    grl_coefficient,
+)
 from tllib_ext.training.context import Context
 from tllib_ext.training.players import Players
 from tllib_ext.vision.datasets.split import LabelSplit
@@ -120,13 +127,25 @@ def test_reversal_coefficient_follows_the_published_schedules():
 
 @pytest.mark.parametrize("style, kinds", [
     ("batch_norm", ["Linear", "BatchNorm1d", "ReLU"] * 2 + ["Linear"]),
-    ("dropout", ["Linear", "ReLU", "Dropout"] * 2 + ["Linear"]),
+    ("dropout", ["Linear", "ReLU", "QuickDropout"] * 2 + ["Linear"]),
 ])  # fmt: skip
 def test_discriminator_in_both_styles(style, kinds):
     d = DomainDiscriminator(4, 8, style)
     assert [type(layer).__name__ for layer in d] == kinds
     assert [tuple(layer.weight.shape) for layer in d if isinstance(layer, nn.Linear)] == [(8, 4), (8, 8), (1, 8)]
     assert d(torch.randn(3, 4)).shape == (3,)
+
+
+def test_dropout_keeps_the_share_and_the_mean_and_is_nothing_in_evaluation():
+    x = torch.full((200, 100), 3.0, requires_grad=True)
+    layer = QuickDropout(0.2)
+    torch.manual_seed(0)
+    y = layer(x)
+    assert set(y.unique().tolist()) == {0.0, 3.75} and (y == 0).float().mean().item() == pytest.approx(0.2, abs=0.02)
+    y.sum().backward()
+    assert torch.equal(x.grad, torch.where(y > 0, 1.25, 0.0))
+    torch.manual_seed(0)
+    assert torch.equal(layer(x), y) and torch.equal(layer.eval()(x), x)
 
 
 def test_domain_loss_and_entropy_are_finite_where_probabilities_are_not():

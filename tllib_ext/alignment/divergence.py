@@ -14,7 +14,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 __all__ = [
-    "cross_entropy_matrix",
     "divergences",
     "cross_divergence",
     "joint_loss",
@@ -34,23 +33,6 @@ def _wide(head: Tensor) -> Tensor:
 def _log_probs(logits: Sequence[Tensor]) -> Tensor:
     with torch.autocast(device_type=logits[0].device.type, enabled=False):
         return F.log_softmax(torch.stack([_wide(head) for head in logits]), dim=-1)
-
-
-def cross_entropy_matrix(logits: Sequence[Tensor]) -> Tensor:
-    r"""Cross entropies of every head against every head, the one quantity the divergences are made of:
-
-    .. math::
-        M_{ij}(x) = H(p_i, p_j) = -\sum_k p_i^k(x) \log p_j^k(x)
-
-    Inputs:
-        - logits (sequence of tensor): one per head
-
-    Shape:
-        - logits: :math:`(N, K)` each
-        - Outputs: :math:`(H, H, N)`; the diagonal holds the entropies
-    """
-    log_p = _log_probs(logits)
-    return -(log_p.exp().unsqueeze(1) * log_p.unsqueeze(0)).sum(-1)
 
 
 def divergences(logits: Sequence[Tensor]) -> Tuple[Tensor, Tensor, Tensor]:
@@ -74,11 +56,12 @@ def divergences(logits: Sequence[Tensor]) -> Tuple[Tensor, Tensor, Tensor]:
         >>> round(skld.item(), 4), round(crs.item(), 4), round(ent.item(), 4)
         (0.0, 1.3863, 1.3863)
     """
-    matrix = cross_entropy_matrix(logits)
-    heads = matrix.shape[0]
-    trace = matrix.diagonal().sum(-1)
-    ent = 2 * trace / heads
-    crs = 2 * (matrix.sum((0, 1)) - trace) / (heads * (heads - 1))
+    log_p = _log_probs(logits)
+    p, heads = log_p.exp(), len(logits)
+    own = (p * log_p).sum((0, 2))  # of each head against itself
+    every = (p.sum(0) * log_p.sum(0)).sum(-1)  # of every head against every head, multiplied out
+    ent = own * (-2 / heads)
+    crs = (every - own) * (-2 / (heads * (heads - 1)))
     return crs - ent, crs, ent
 
 

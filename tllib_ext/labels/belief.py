@@ -11,19 +11,21 @@ from tllib_ext.training.context import Context
 
 __all__ = ["estimate_once", "estimate_source_labels"]
 
-#: the last answer, by its question.
+#: the last answers, by their questions, and how many: a grid goes through three sources in turn.
 _LAST: Dict[bytes, LabelModel] = {}
+_KEPT = 4
 
 
 def estimate_once(features: np.ndarray, labels: np.ndarray, num_classes: int, seed: int = 0) -> LabelModel:
-    """:func:`estimate_labels`, remembering the last answer: a grid asks for every method on the same data in turn."""
+    """:func:`estimate_labels`, remembering the last answers: a grid asks for every method on the same data in turn."""
     question = hashlib.blake2b(repr((features.shape, features.dtype, num_classes, seed)).encode())
     question.update(np.ascontiguousarray(features))
     question.update(np.ascontiguousarray(labels))
     key = question.digest()
     if key not in _LAST:
         model = estimate_labels(features, labels, num_classes, seed=seed)
-        _LAST.clear()
+        while len(_LAST) >= _KEPT:
+            del _LAST[next(iter(_LAST))]
         _LAST[key] = model
     return _LAST[key]
 

@@ -24,7 +24,14 @@ from torch import Tensor, nn
 
 from tllib_ext.methods.base import Batch, Hparams, Method, Prediction, hp
 from tllib_ext.methods.rules import EntropyRule
-from tllib_ext.modules.adversarial import DomainDiscriminator, domain_loss, entropy, gradient_reverse, grl_coefficient
+from tllib_ext.modules.adversarial import (
+    DomainDiscriminator,
+    QuickDropout,
+    domain_loss,
+    entropy,
+    gradient_reverse,
+    grl_coefficient,
+)
 from tllib_ext.training.context import Context
 from tllib_ext.training.distributed import gather_rows, pooled_mean
 from tllib_ext.vision.datasets.split import LabelSplit
@@ -95,8 +102,8 @@ class Etn(Method):
         self.head = nn.Linear(hp.bottleneck, k)
         self.discriminator = DomainDiscriminator(hp.bottleneck, hp.hidden, "dropout")
         self.auxiliary = nn.Sequential(
-            nn.Linear(hp.bottleneck, hp.hidden), nn.ReLU(), nn.Dropout(0.5),
-            nn.Linear(hp.hidden, hp.hidden), nn.ReLU(), nn.Dropout(0.5),
+            nn.Linear(hp.bottleneck, hp.hidden), nn.ReLU(), QuickDropout(0.5),
+            nn.Linear(hp.hidden, hp.hidden), nn.ReLU(), QuickDropout(0.5),
             nn.Linear(hp.hidden, k),
         )  # fmt: skip
         self.rule = EntropyRule(k, hp.unknown_rule, hp.unknown_threshold)

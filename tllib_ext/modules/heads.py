@@ -32,7 +32,11 @@ class CosineHead(nn.Linear):
         self.temperature = temperature
 
     def forward(self, f: Tensor) -> Tensor:
-        return super().forward(F.normalize(f, dim=-1)) / self.temperature
+        return self.on_unit(F.normalize(f, dim=-1))
+
+    def on_unit(self, unit: Tensor) -> Tensor:
+        """The logits of a feature that has unit length already."""
+        return F.linear(unit, self.weight) / self.temperature
 
     @torch.no_grad()
     def normalise_rows(self) -> None:
@@ -67,7 +71,10 @@ class Heads(nn.Module):
         self.heads = nn.ModuleList(build() for _ in range(num_heads))
 
     def forward(self, f: Tensor) -> List[Tensor]:
-        return [head(f) for head in self.heads]
+        if not isinstance(self.heads[0], CosineHead):
+            return [head(f) for head in self.heads]
+        unit = F.normalize(f, dim=-1)  # once for all heads
+        return [head.on_unit(unit) for head in self.heads]
 
     def normalise_rows(self) -> None:
         """Unit rows for the cosine heads; linear heads stay as they are."""

@@ -207,3 +207,11 @@ def test_augmentation_choices_are_uniform():
         assert set(values) == set(range(33)) and abs(values.mean() - 16) < 0.5
     assert abs(flip.mean() - 0.5) < 0.03 and abs(np.corrcoef(top, left)[0, 1]) < 0.05
     assert not Augment(crop=224, flip=False).choices(32, 0, np.arange(100))[2].any()
+
+
+def test_cutting_image_by_image_is_gathering_all_at_once():
+    augment = Augment(crop=24, seed=3)
+    rows = torch.randint(0, 256, (9, 32, 32, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    choices = augment.choices(8, 5, np.arange(9))
+    assert choices[2].any() and not choices[2].all()
+    assert torch.equal(augment._cut(rows, *choices), augment._gather(rows, *choices).float())

@@ -16,7 +16,7 @@ def gradients(layer, x, grad):
     return (out, *torch.autograd.grad(out, (x, layer.weight), grad))
 
 
-SHAPES = [(1, 1, 3, 4), (2, 1, 3, 8), (2, 1, 3, 7), (1, 0, (3, 2), 5), (1, 2, 5, 6)]
+SHAPES = [(1, 0, 1, 4), (1, 1, 3, 4), (2, 1, 3, 8), (2, 1, 3, 7), (1, 0, (3, 2), 5), (1, 2, 5, 6)]
 
 
 @pytest.mark.parametrize("stride, padding, kernel, side", SHAPES)
@@ -50,7 +50,7 @@ def test_second_derivatives():
 
 def test_what_does_not_gain_stays():
     net = nn.Sequential(
-        nn.Conv2d(3, 64, 3, bias=False), nn.Conv2d(64, 128, 1, bias=False), nn.Conv2d(128, 128, 3, groups=128, bias=False),
+        nn.Conv2d(3, 64, 3, bias=False), nn.Conv2d(64, 128, 1, 2, bias=False), nn.Conv2d(128, 128, 3, groups=128, bias=False),
         nn.Conv2d(128, 128, 3), nn.Conv2d(128, 128, 3, dilation=2, bias=False),
         nn.Conv2d(128, 128, 3, padding="same", bias=False),
     )  # fmt: skip

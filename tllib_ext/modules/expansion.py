@@ -36,7 +36,7 @@ class _Expand(torch.autograd.Function):
         u = x - mean
         s = u.t() @ u / len(u)
         ws = weight @ s
-        var = (ws * weight).sum(1)
+        var = (ws * weight).sum(1).clamp_(min=0)  # rounding may leave a channel that never varies just below
         inverse = torch.rsqrt(var + eps)
         v = weight * (gamma * inverse).unsqueeze(1)
         out = torch.addmm(beta, u, v.t()).clamp_(0, top)

@@ -76,7 +76,8 @@ def world(tmp_path_factory):
         photo(root / "my_photos" / "new" / f"{i}.png", colours[i % 4])
     photo(root / "more_photos" / "a.png", colours[0])
     photo(root / "one.jpg", colours[1])
-    (root / "theirs.csv").write_text("index,label,predicted,score,top1\n0,mug,mug,0.1,mug\n1,mouse,unknown,0.9,bike\n2,unknown,unknown,0.8,mug\n")
+    rows = ["index,label,predicted,score,top1", "0,mug,mug,0.1,mug", "1,mouse,unknown,0.9,bike", "2,unknown,unknown,0.8,mug"]
+    (root / "theirs.csv").write_text("\n".join(rows) + "\n")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(root)
         patch.setattr(sys, "argv", "x DIR -s A -t D --noise pair --steps 2 --log runs/my_run".split())

@@ -8,7 +8,9 @@ from torch import nn
 
 from tllib_ext.modules import expansion
 from tllib_ext.modules.convolution import use_matrix_products
+from tllib_ext.modules.cpu import ClipInPlace, suit_cpu
 from tllib_ext.modules.expansion import fold_expansions
+from tllib_ext.vision.models.backbones import build_backbone
 
 CHANNELS, SIDE = 4, 8
 
@@ -94,3 +96,29 @@ def test_no_second_derivatives_and_it_says_so():
     (first,) = torch.autograd.grad(net(x).pow(3).sum(), x, create_graph=True)
     with pytest.raises(RuntimeError, match="once_differentiable"):
         first.pow(2).sum().backward()
+
+
+def test_clipping_in_place_is_relu6_and_keeps_its_output_alone():
+    torch.manual_seed(0)
+    x = (4 * torch.randn(50, dtype=torch.float64)).requires_grad_()
+    found = []
+    for layer in (nn.ReLU6(), ClipInPlace(inplace=True)):
+        y = layer(x * 1)
+        found.append((y, *torch.autograd.grad(y.pow(2).sum(), x)))
+    assert all(torch.equal(a, b) for a, b in zip(*found))
+    before = (x * 1).detach()
+    assert ClipInPlace(inplace=True)(before) is before and before.min() == 0  # in place without a gradient too
+    with pytest.raises(RuntimeError, match="in-place"):
+        ClipInPlace(inplace=True)(x)  # as nn.ReLU6: a leaf must not be overwritten
+
+
+def test_a_network_for_the_cpu_is_the_same_network():
+    torch.manual_seed(0)
+    plain = build_backbone("mobilenet_v2", None).double().to(memory_format=torch.channels_last)
+    ours = copy.deepcopy(plain)
+    suit_cpu(ours)
+    x = torch.randn(4, 3, 64, 64, dtype=torch.float64).to(memory_format=torch.channels_last)
+    found = [(net(x), *torch.autograd.grad(net(x).pow(2).sum(), list(net.parameters())), *net.buffers()) for net in (plain, ours)]
+    for a, b in zip(*found):
+        torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-8)
+    assert list(ours.state_dict()) == list(plain.state_dict())

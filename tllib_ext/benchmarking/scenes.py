@@ -13,8 +13,7 @@ from torch import Tensor, nn
 from tllib_ext.benchmarking.longhand import Longhand
 from tllib_ext.methods.base import Batch
 from tllib_ext.methods.divergence import OFFICIAL_DELTA, Divergence, DivergenceHparams
-from tllib_ext.modules.convolution import use_matrix_products
-from tllib_ext.modules.expansion import fold_expansions
+from tllib_ext.modules.cpu import suit_cpu
 from tllib_ext.modules.heads import FeatureBottleneck
 from tllib_ext.training.allocator import keep_freed_memory
 from tllib_ext.training.audit import Audit
@@ -158,8 +157,7 @@ class OurStep(PlainStep):
             for head, w in zip(self.method.heads.heads, heads):
                 head.weight.data = w.to(device)
         if device.type == "cpu":
-            use_matrix_products(net)
-            fold_expansions(net)
+            suit_cpu(net)
         if compile:
             compile_network(net, device)
         self.method.prepare(Context(steps=STEPS))

@@ -20,8 +20,7 @@ from tllib_ext.files import locked
 from tllib_ext.guard import one_line
 from tllib_ext.methods import METHODS
 from tllib_ext.methods.base import Method
-from tllib_ext.modules.convolution import use_matrix_products
-from tllib_ext.modules.expansion import fold_expansions
+from tllib_ext.modules.cpu import suit_cpu
 from tllib_ext.modules.heads import FeatureBottleneck
 from tllib_ext.training.allocator import keep_freed_memory
 from tllib_ext.training.compiling import compile_network
@@ -136,8 +135,7 @@ def build(args: argparse.Namespace) -> Parts:
     method = cls(backbone, data.split, hparams).to(device)
     if device.type == "cpu":
         keep_freed_memory()
-        use_matrix_products(method.backbone)
-        fold_expansions(method.backbone)
+        suit_cpu(method.backbone)
     if args.compile:
         compile_network(method.backbone, device, tqdm.write if rank() == 0 else str)
     return Parts(args, data, noisy, source, target, method, frozen, device)

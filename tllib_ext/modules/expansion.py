@@ -32,14 +32,14 @@ class _Expand(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, gamma: Tensor, beta: Tensor, eps: float, top: float) -> Tuple[Tensor, ...]:
-        mean = x.mean(0)
-        u = x - mean
-        s = u.t() @ u / len(u)
-        ws = weight @ s
+        mean, (places, a) = x.mean(0), x.shape
+        u = x.new_ones(places, a + 1)  # the ones carry beta forward and its gradient back: no pass of their own
+        torch.sub(x, mean, out=u[:, :a])
+        ws = weight @ (u[:, :a].t() @ u[:, :a] / places)
         var = (ws * weight).sum(1).clamp_(min=0)  # rounding may leave a channel that never varies just below
         inverse = torch.rsqrt(var + eps)
-        v = weight * (gamma * inverse).unsqueeze(1)
-        out = torch.addmm(beta, u, v.t()).clamp_(0, top)
+        v = torch.cat([weight * (gamma * inverse).unsqueeze(1), beta.unsqueeze(1)], 1)
+        out = (u @ v.t()).clamp_(0, top)
         ctx.save_for_backward(u, weight, ws, v, gamma, inverse, out)
         ctx.top = top
         mean = weight @ mean
@@ -50,14 +50,16 @@ class _Expand(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad: Tensor, *_: Any) -> Any:
         u, weight, ws, v, gamma, inverse, out = ctx.saved_tensors
-        g = torch.ops.aten.hardtanh_backward(grad, out, 0.0, ctx.top)
-        beta_grad, p = g.sum(0), g.t() @ u
+        g, a = torch.ops.aten.hardtanh_backward(grad, out, 0.0, ctx.top), weight.shape[1]
+        p = g.t() @ u
+        p, beta_grad = p[:, :a], p[:, a]
         gamma_grad = (p * weight).sum(1) * inverse
         share = (gamma_grad * inverse).unsqueeze(1)
         x_grad = None
         if ctx.needs_input_grad[0]:
-            x_grad = torch.addmm(beta_grad @ v, g, v, beta=-1 / len(u))
-            x_grad.addmm_(u, (share * weight).t() @ v, alpha=-1 / len(u))
+            x_grad = g @ v[:, :a]
+            both = torch.cat([share * weight, beta_grad.unsqueeze(1)], 1)
+            x_grad.addmm_(u, both.t() @ v[:, :a], alpha=-1 / len(u))
         return x_grad, (p - share * ws) * (gamma * inverse).unsqueeze(1), gamma_grad, beta_grad, None, None
 
 

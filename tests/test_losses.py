@@ -130,6 +130,19 @@ def test_players_move_only_who_is_named_and_name_what_is_not_finite():
     assert torch.equal(a, before)
 
 
+def test_a_gradient_that_lies_otherwise_in_memory_steps_the_right_weights():
+    start = torch.arange(12.0).view(3, 4)
+    turned = torch.arange(12.0).view(4, 3).t()
+    for loss in (lambda w: (w * turned).sum(), lambda w: w.sum(), lambda w: w.t().contiguous()[1].sum()):
+        ours, plain = (torch.nn.Parameter(start.clone()) for _ in range(2))
+        play = Players({"C": [{"params": [ours]}]}, lr=0.1, total_steps=10)
+        play.begin(0)
+        play.descend({"loss": loss(ours)}, "C")
+        loss(plain).backward()
+        torch.optim.SGD([plain], lr=0.1, momentum=0.9, weight_decay=5e-4, nesterov=True).step()
+        torch.testing.assert_close(ours, plain)
+
+
 def test_players_equal_plain_sgd_over_several_steps():
     def quadratic(w):
         return ((w - torch.tensor([1.0, -2.0])) ** 2).sum()

@@ -120,7 +120,7 @@ class Players:
         if self.check_at_once and self.scaler is None and not all(g.isfinite().all() for g in grads if g is not None):
             raise NonFiniteLoss(f"gradient of {' + '.join(terms)}", self.step)
         for p, grad in zip(params, grads):
-            p.grad = grad
+            p.grad = grad if grad is None else _laid_out_like(p, grad)
         for optimiser in chosen:
             if self.scaler is not None:
                 self.scaler.step(optimiser)
@@ -177,6 +177,13 @@ def _raise_non_finite(step: int, names: Tuple[str, ...], values: Tensor) -> None
     for name, value in zip(names, values.tolist()):
         if not math.isfinite(value):
             raise NonFiniteLoss(name, step, value)
+
+
+def _laid_out_like(p: Tensor, grad: Tensor) -> Tensor:
+    """Fused optimisers walk through memory, not through indices: a gradient must lie there as its parameter does."""
+    if grad.stride() == p.stride() or (grad.is_contiguous() and p.is_contiguous()):
+        return grad
+    return torch.empty_like(p).copy_(grad)
 
 
 def _average(params: List[Tensor], grads: Any) -> List[Tensor]:

@@ -124,6 +124,6 @@ def median(times: Sequence[Timing]) -> Timing:
 
 
 def ratio(slow: Sequence[Timing], fast: Sequence[Timing]) -> Timing:
-    """How many times faster, by both clocks: the median of the rounds, whose two sides met the machine in the same mood."""
+    """How many times faster, by both clocks: the median of the rounds, in which both sides met the same machine."""
     rounds = list(zip(slow, fast))
     return Timing(*(statistics.median(a[clock] / max(b[clock], 1e-9) for a, b in rounds) for clock in (0, 1)))

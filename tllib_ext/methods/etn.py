@@ -26,11 +26,11 @@ from tllib_ext.methods.base import Batch, Hparams, Method, Prediction, hp
 from tllib_ext.methods.rules import EntropyRule
 from tllib_ext.modules.adversarial import (
     DomainDiscriminator,
-    QuickDropout,
     domain_loss,
     entropy,
     gradient_reverse,
     grl_coefficient,
+    perceptron,
 )
 from tllib_ext.training.context import Context
 from tllib_ext.training.distributed import gather_rows, pooled_mean
@@ -101,11 +101,7 @@ class Etn(Method):
         self.bottleneck = nn.Linear(backbone.out_features, hp.bottleneck)  # no batch norm, no ReLU
         self.head = nn.Linear(hp.bottleneck, k)
         self.discriminator = DomainDiscriminator(hp.bottleneck, hp.hidden, "dropout")
-        self.auxiliary = nn.Sequential(
-            nn.Linear(hp.bottleneck, hp.hidden), nn.ReLU(), QuickDropout(0.5),
-            nn.Linear(hp.hidden, hp.hidden), nn.ReLU(), QuickDropout(0.5),
-            nn.Linear(hp.hidden, k),
-        )  # fmt: skip
+        self.auxiliary = nn.Sequential(*perceptron(hp.bottleneck, hp.hidden, k, "dropout"))
         self.rule = EntropyRule(k, hp.unknown_rule, hp.unknown_threshold)
         self.threshold = self.rule.threshold
         self.steps = 1

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-__all__ = ["gradient_reverse", "grl_coefficient", "QuickDropout", "DomainDiscriminator", "domain_loss", "entropy"]
+__all__ = ["gradient_reverse", "grl_coefficient", "QuickDropout", "perceptron", "DomainDiscriminator", "domain_loss", "entropy"]
 
 
 class _Reverse(torch.autograd.Function):
@@ -74,6 +74,23 @@ class QuickDropout(nn.Dropout):
         return x * (torch.rand_like(x) >= self.p).to(x.dtype).div_(1 - self.p)
 
 
+def perceptron(in_features: int, hidden: int, out_features: int, style: str, slope: float = 0.0) -> List[nn.Module]:
+    """Three linear layers and what is between them, as :class:`DomainDiscriminator` says.
+
+    Examples::
+
+        >>> [type(layer).__name__ for layer in perceptron(8, 16, 3, "dropout")]
+        ['Linear', 'ReLU', 'QuickDropout', 'Linear', 'ReLU', 'QuickDropout', 'Linear']
+    """
+    layers: List[nn.Module] = []
+    for width in (in_features, hidden):
+        # easydl: ReLU then dropout; tllib: batch norm then ReLU
+        act = nn.LeakyReLU(slope) if slope else nn.ReLU()
+        extra = {"batch_norm": [nn.BatchNorm1d(hidden), act], "dropout": [act, QuickDropout(0.5)]}[style]
+        layers += [nn.Linear(width, hidden), *extra]
+    return [*layers, nn.Linear(hidden, out_features)]
+
+
 class DomainDiscriminator(nn.Sequential):
     r"""Three linear layers that tell source (high) from target (low); unlike tllib's it returns logits.
 
@@ -94,13 +111,7 @@ class DomainDiscriminator(nn.Sequential):
     """
 
     def __init__(self, in_features: int, hidden: int = 1024, style: str = "batch_norm", slope: float = 0.0):
-        layers: List[nn.Module] = []
-        for width in (in_features, hidden):
-            # easydl: ReLU then dropout; tllib: batch norm then ReLU
-            act = nn.LeakyReLU(slope) if slope else nn.ReLU()
-            extra = {"batch_norm": [nn.BatchNorm1d(hidden), act], "dropout": [act, QuickDropout(0.5)]}[style]
-            layers += [nn.Linear(width, hidden), *extra]
-        super().__init__(*layers, nn.Linear(hidden, 1))
+        super().__init__(*perceptron(in_features, hidden, 1, style, slope))
 
     def forward(self, x: Tensor) -> Tensor:
         return super().forward(x).squeeze(-1)

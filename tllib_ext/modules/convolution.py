@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-__all__ = ["GemmConv2d", "use_matrix_products"]
+__all__ = ["GemmConv2d", "place_rows", "plain_on_cpu", "use_matrix_products"]
 
 #: where the product wins: this many output channels or more, on maps of at most this many places.
 MIN_CHANNELS, MAX_PLACES = 128, 256
@@ -28,7 +28,7 @@ class _Convolve(torch.autograd.Function):
         x, weight = ctx.saved_tensors
         grad_x = grad_w = None
         if weight.shape[2:] == (1, 1):
-            rows, places, flat = _rows(grad), _rows(x), weight.flatten(1)
+            rows, places, flat = place_rows(grad), place_rows(x), weight.flatten(1)
             if ctx.needs_input_grad[0]:
                 grad_x = (rows @ flat).view(x.permute(0, 2, 3, 1).shape).permute(0, 3, 1, 2)
             if ctx.needs_input_grad[1]:
@@ -43,8 +43,17 @@ class _Convolve(torch.autograd.Function):
         return grad_x, grad_w, None, None
 
 
-def _rows(x: Tensor) -> Tensor:
+def place_rows(x: Tensor) -> Tensor:
+    """:math:`(N, C, H, W)` as :math:`(NHW, C)`, a view where channels come last in memory."""
     return x.permute(0, 2, 3, 1).reshape(-1, x.shape[1])
+
+
+def plain_on_cpu(x: Tensor, weight: Tensor) -> bool:
+    """Whether products may replace a layer here: images channels-last on a CPU, one full precision, nothing compiled."""
+    if torch.compiler.is_compiling() or torch.is_autocast_enabled("cpu") or x.device.type != "cpu":
+        return False
+    same = x.dtype in (torch.float32, torch.float64) and x.dtype == weight.dtype
+    return same and x.dim() == 4 and x.is_contiguous(memory_format=torch.channels_last)
 
 
 def _weight_gradient(x: Tensor, grad: Tensor, shape: torch.Size, stride: Tuple[int, int], padding: Tuple[int, int]) -> Tensor:
@@ -83,14 +92,11 @@ class GemmConv2d(nn.Conv2d):
         return _Convolve.apply(x, self.weight, self.stride, self.padding) if self._gains_on(x) else super().forward(x)
 
     def _gains_on(self, x: Tensor) -> bool:
-        if not (self.weight.requires_grad and torch.is_grad_enabled()) or torch.compiler.is_compiling():
-            return False
-        if x.device.type != "cpu" or x.dtype not in (torch.float32, torch.float64) or x.dtype != self.weight.dtype:
+        if not (self.weight.requires_grad and torch.is_grad_enabled() and plain_on_cpu(x, self.weight)):
             return False
         places = (x.shape[-2] // self.stride[0]) * (x.shape[-1] // self.stride[1])
-        layout = x.dim() == 4 and x.is_contiguous(memory_format=torch.channels_last)
         most = MAX_PLACES_1X1 if self.kernel_size == (1, 1) else MAX_PLACES
-        return places <= most and layout and not torch.is_autocast_enabled("cpu")
+        return places <= most
 
 
 def use_matrix_products(network: nn.Module) -> int:

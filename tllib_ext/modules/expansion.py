@@ -21,6 +21,8 @@ from typing import Any, Tuple
 import torch
 from torch import Tensor, nn
 
+from tllib_ext.modules.convolution import place_rows, plain_on_cpu
+
 __all__ = ["fold_expansions"]
 
 #: where it pays: this many places for each channel of x, or S costs more than the wide passes that it saves.
@@ -72,7 +74,7 @@ class _Expansion(nn.Sequential):
             return super().forward(x)
         n, a, height, width = x.shape
         top = 6.0 if isinstance(act, nn.ReLU6) else float("inf")
-        rows = x.permute(0, 2, 3, 1).reshape(-1, a)
+        rows = place_rows(x)
         out, mean, var = _Expand.apply(rows, conv.weight.view(-1, a), norm.weight, norm.bias, norm.eps, top)
         with torch.no_grad():
             norm.running_mean.lerp_(mean, norm.momentum)
@@ -82,12 +84,7 @@ class _Expansion(nn.Sequential):
 
 
 def _applies(conv: nn.Module, norm: nn.Module, x: Tensor) -> bool:
-    if not norm.training or torch.compiler.is_compiling() or torch.is_autocast_enabled("cpu"):
-        return False
-    if x.device.type != "cpu" or x.dtype not in (torch.float32, torch.float64) or x.dtype != conv.weight.dtype:
-        return False
-    large = x.dim() == 4 and x.numel() >= MIN_PLACES * x.shape[1] ** 2
-    return large and x.is_contiguous(memory_format=torch.channels_last)
+    return norm.training and plain_on_cpu(x, conv.weight) and x.numel() >= MIN_PLACES * x.shape[1] ** 2
 
 
 def _widens(block: nn.Module) -> bool:

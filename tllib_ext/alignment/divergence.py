@@ -56,13 +56,18 @@ def divergences(logits: Sequence[Tensor]) -> Tuple[Tensor, Tensor, Tensor]:
         >>> round(skld.item(), 4), round(crs.item(), 4), round(ent.item(), 4)
         (0.0, 1.3863, 1.3863)
     """
+    crs, own = _crs(logits)
+    ent = own * (-2 / len(logits))
+    return crs - ent, crs, ent
+
+
+def _crs(logits: Sequence[Tensor]) -> Tuple[Tensor, Tensor]:
+    """crs, and the sum over the heads of each one's negative entropy."""
     log_p = _log_probs(logits)
     p, heads = log_p.exp(), len(logits)
     own = (p * log_p).sum((0, 2))  # of each head against itself
     every = (p.sum(0) * log_p.sum(0)).sum(-1)  # of every head against every head, multiplied out
-    ent = own * (-2 / heads)
-    crs = (every - own) * (-2 / (heads * (heads - 1)))
-    return crs - ent, crs, ent
+    return (every - own) * (-2 / (heads * (heads - 1))), own
 
 
 def cross_divergence(logits: Sequence[Tensor]) -> Tensor:
@@ -72,7 +77,7 @@ def cross_divergence(logits: Sequence[Tensor]) -> Tensor:
         - logits: :math:`(N, K)` each
         - Outputs: :math:`(N, )`
     """
-    return divergences(logits)[1]
+    return _crs(logits)[0]
 
 
 def mean_distribution_entropy(logits: Sequence[Tensor], eps: float = 0.0) -> Tensor:
@@ -159,7 +164,7 @@ def separation(
     """
     gap = (value - delta).abs()
     pushed = gap if clip is None else gap.clamp(max=clip)
-    return -torch.where(gap > m, pushed, torch.full_like(gap, -inside))
+    return -torch.where(gap > m, pushed, -inside)
 
 
 class SmallLossSelection(nn.Module):

@@ -83,11 +83,12 @@ def pooled_mean(values: Tensor, mask: Optional[Tensor] = None) -> Tensor:
     if mask is None and world == 1:
         return values.mean()
     # where, not multiply: an infinite value outside the mask must not become NaN.
-    total = values.sum() if mask is None else torch.where(mask, values, torch.zeros_like(values)).sum()
-    count = values.new_tensor(float(len(values))) if mask is None else mask.sum().to(values.dtype)
+    total = values.sum() if mask is None else torch.where(mask, values, 0.0).sum()
+    count = torch.tensor(len(values), device=values.device) if mask is None else mask.sum()
     if world > 1:
         dist.all_reduce(count)
-    return world * total / count.clamp(min=1)
+        total = world * total  # processes average their gradients
+    return total / count.clamp(min=1)
 
 
 def pooled_any(mask: Tensor) -> Tensor:

@@ -1,6 +1,8 @@
 """Who steps: the one place for backward, scaling, averaging over processes, the step itself and the finite check."""
 
 import math
+from functools import reduce
+from operator import add
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import torch
@@ -91,7 +93,7 @@ class Players:
         """A first part of the next :meth:`descend` of the same players: back-propagated at once, so that its graph is
         gone before the other part's is built."""
         values = {name: value.detach() for name, value in terms.items()}
-        self._collected = values, self._gradients(sum(terms.values()), self._params(names))
+        self._collected = values, self._gradients(_total(terms), self._params(names))
 
     def _params(self, names: Sequence[str]) -> List[Tensor]:
         groups = [group for name in names for group in self.optimisers[name].param_groups]
@@ -111,7 +113,7 @@ class Players:
         (first, grads), self._collected = self._collected or ({}, None), None
         self._check_finite({**first, **terms})
         if terms:
-            rest = self._gradients(sum(terms.values()), params)
+            rest = self._gradients(_total(terms), params)
             grads = rest if grads is None else [b if a is None else a if b is None else a + b for a, b in zip(grads, rest)]
         terms = {**first, **terms}
         if world_size() > 1:
@@ -131,7 +133,7 @@ class Players:
             self.scaler.update()
         for p in params:
             p.grad = None
-        return sum(terms.values()).detach()
+        return _total({name: value.detach() for name, value in terms.items()})
 
     def decide(self, flag: Tensor) -> Callable[[], bool]:
         """Start copying a device flag to the host; the returned function waits for it only when called."""
@@ -171,6 +173,10 @@ class Players:
             optimiser.load_state_dict(state["optimisers"][name])
         if self.scaler is not None and state["scaler"] is not None:
             self.scaler.load_state_dict(state["scaler"])
+
+
+def _total(terms: Mapping[str, Tensor]) -> Tensor:
+    return reduce(add, terms.values())  # not sum(): it would begin with 0 + the first
 
 
 def _raise_non_finite(step: int, names: Tuple[str, ...], values: Tensor) -> None:

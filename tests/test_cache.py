@@ -82,6 +82,26 @@ def test_evaluation_workers_stay(view):
     loader, workers = pixels._kept, pixels._kept._iterator._workers
     assert all(torch.equal(a, b) for a, (_, b) in zip(first, domain.in_order(8)))
     assert pixels._kept is loader and loader._iterator._workers is workers
+    pixels.close()
+
+
+def test_closing_ends_the_workers_and_the_next_stream_brings_them_back(view):
+    pixels, batches = LazyPixels(view, 16, workers=1), [np.arange(2)]
+    first = [rows.clone() for rows in pixels.stream(batches, again=True)]
+    (worker,) = pixels._kept._iterator._workers
+    pixels.close()
+    assert not worker.is_alive() and worker.exitcode == 0
+    assert all(torch.equal(a, b) for a, b in zip(first, pixels.stream(batches, again=True)))
+    pixels.close()
+
+
+@pytest.mark.parametrize("flags", [["--freeze-backbone"], []], ids=["frozen", "trained"])
+def test_no_worker_outlives_its_run(run_example, image_root, tmp_path, flags):
+    words = [image_root, "-s", "photo", "-t", "sketch", "-a", "small_cnn", "-b", 4, "--steps", 2, "--cache", "off", "-j", 1]
+    before = set(multiprocessing.active_children())
+    code, _, err = run_example("noisy_unida", *words, "--no-report", "--log", tmp_path / "run", *flags)
+    assert code == 0, err
+    assert set(multiprocessing.active_children()) <= before  # the interpreter's end would wait a minute for them
 
 
 def test_training_batches_do_not_depend_on_the_cache(view, tmp_path):

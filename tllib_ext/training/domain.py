@@ -70,6 +70,12 @@ class Domain:
     def use_features(self, features: Tensor) -> None:
         """From now on the inputs are these frozen features, in list order."""
         self.features = features.to(self.device)
+        self.close()  # nobody will ask for pixels again
+
+    def close(self) -> None:
+        """End the processes that decode images; they come back when asked for."""
+        if self.pixels is not None:
+            self.pixels.close()
 
     def train_batches(self, steps: Steps) -> Iterator[Batch]:
         """The training batches of ``steps``, one after the other."""

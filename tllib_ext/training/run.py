@@ -77,6 +77,7 @@ def train(parts: Parts) -> Dict[str, Any]:
         with Stopper() as stopper:
             return _Training(parts, folder, stopper).run()
     finally:
+        parts.close()
         if lock is not None:
             lock.release()
 
@@ -272,18 +273,11 @@ def _context(parts: Parts, say: Callable[[str], None]) -> Context:
 
 def _write_outputs(parts: Parts, folder: Path, last: Dict[str, Any]) -> None:
     view = parts.target.view
-    save_model(folder / "model.safetensors", parts.method, parts.frozen, _metadata(parts))
+    save_model(folder / "model.safetensors", parts.method, parts.frozen, parts.about_model())
     write_predictions(
         folder / "predictions.csv", last["prediction"], np.arange(len(view)), view.paths, parts.data.split,
         parts.method.threshold, view.targets,
     )  # fmt: skip
-
-
-def _metadata(parts: Parts) -> Dict[str, Any]:
-    config = parts.config()
-    keys = ("method", "hparams", "split", "arch", "freeze_backbone", "bottleneck", "bottleneck_norm", "image",
-            "in_features", "data")  # fmt: skip
-    return {key: config[key] for key in keys}
 
 
 def _test(args: argparse.Namespace) -> int:
@@ -296,5 +290,6 @@ def _test(args: argparse.Namespace) -> int:
     parts = build(args)
     load_method(parts.method, tensors, args.log)
     _, report = evaluate_domain(parts.method, parts.target)
+    parts.close()
     print("the target is unlabelled" if report is None else report.table())
     return 0

@@ -71,6 +71,18 @@ class Parts:
             "in_features": None if self.frozen is None and not self.data.is_features else _width(self.target),
         }
 
+    def about_model(self) -> Dict[str, Any]:
+        """What of it ``model.safetensors`` needs to be used again."""
+        config = self.config()
+        keys = ("method", "hparams", "split", "arch", "freeze_backbone", "bottleneck", "bottleneck_norm", "image",
+                "in_features", "data")  # fmt: skip
+        return {key: config[key] for key in keys}
+
+    def close(self) -> None:
+        """End the processes that decode images."""
+        self.source.close()
+        self.target.close()
+
 
 def _digest(view: Any, root: Optional[str]) -> str:
     """Names and given labels of a list, wherever it stands: a run goes on only over the one it began with."""

@@ -62,6 +62,11 @@ class LazyPixels(Dataset):
                 raise rows
             yield rows
 
+    def close(self) -> None:
+        """End the processes that :meth:`stream` keeps. At the interpreter's end nobody would tell them: they outlive the
+        signal that ends other children, and the run would wait for them."""
+        self._kept = None
+
     def __getstate__(self) -> dict:
         return {**self.__dict__, "_kept": None}  # workers get the images' names, not each other
 

@@ -32,11 +32,13 @@ def head(parts: Parts, folder: Path) -> str:
     parameters = sum(p.numel() for p in parts.method.parameters())
     draw = f"{args.noise} {args.rate:g} ({args.noise_mode}, seed {args.noise_seed})"
     seen = args.steps * args.batch_size * world_size()
+    labelled, split = parts.target.view.targets is not None, parts.data.split
+    classes = f"{split.num_source} classes: {', '.join(split.source_classes)}\n  the target may hold any of them, and others"
     wrong = f"{noisy.is_flipped.sum()} of {len(noisy)} labels wrong, {noisy.realised_rate:.2%}; {spread}"
     return "\n".join([
         f"{args.method} on {args.data}: {parts.data.source_name} ({len(parts.source)} images) to "
-        f"{parts.data.target_name} ({len(parts.target)} images{'' if parts.target.view.targets is not None else ', unlabelled'})",
-        parts.data.split.table(),
+        f"{parts.data.target_name} ({len(parts.target)} images{'' if labelled else ', unlabelled'})",
+        split.table() if labelled else classes,
         "label noise: none simulated" if args.noise == "none" else f"label noise: {draw}; {wrong}",
         f"{args.steps} steps of {args.batch_size} + {args.batch_size}: {seen / len(parts.source):.1f} passes over the source, "
         f"{seen / len(parts.target):.1f} over the target; {parameters:,} parameters on {parts.device}",

@@ -30,7 +30,7 @@ setup(
     ],
     extras_require={
         "test": ["pytest>=7.4", "hypothesis>=6.80", "pytest-xdist>=3.3", "ruff>=0.6"],
-        "docs": ["sphinx>=7.2", "myst-parser>=2.0", "furo>=2023.9"],
+        "docs": ["sphinx>=7.2", "myst-parser>=2.0", "furo>=2023.9", "latex2mathml>=3.77"],
         "timm": ["timm>=0.9"],
         "dev": ["pytest>=7.4", "hypothesis>=6.80", "pytest-xdist>=3.3", "ruff>=0.6", "mypy>=1.8", "tensorboard>=2.15"],
     },

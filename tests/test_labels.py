@@ -133,6 +133,13 @@ def test_class_without_samples_and_single_class():
     assert alone.rate == 0 and (alone.corrected == 3).all() and "believed wrong" in alone.summary()
 
 
+def test_the_summary_names_the_classes_of_the_most_frequent_flip():
+    features, true = blobs([40] * 3)
+    noisy = np.where((true == 0) & (np.arange(len(true)) % 4 == 0), 1, true)
+    model = estimate_labels(features, noisy, 3)
+    assert "ant -> bee (" in model.summary(["ant", "bee", "cat"]) and "0 -> 1 (" in model.summary()
+
+
 @given(st.integers(2, 5), st.integers(1, 4), st.integers(0, 99))
 @settings(max_examples=10, deadline=None)
 def test_never_breaks_on_tiny_data(classes, size, seed):

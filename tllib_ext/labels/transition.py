@@ -33,7 +33,7 @@ classes whose features coincide cannot be told from one class with noisy labels,
 """
 
 from dataclasses import dataclass, field
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -89,16 +89,17 @@ class LabelModel:
     trace: List[Dict[str, float]] = field(default_factory=list)
     candidates: List[Dict[str, Any]] = field(default_factory=list)
 
-    def summary(self) -> str:
-        """A few lines for a log."""
+    def summary(self, names: Optional[Sequence[str]] = None) -> str:
+        """A few lines for a log; classes by their ``names``, or by number."""
         n, k = self.responsibilities.shape
+        names = names or range(k)
         flips = self.transition - np.diag(np.diag(self.transition))
         a, b = np.unravel_index(flips.argmax(), flips.shape)
         return (
             f"label model: {n} labels of {k} classes, {self.rate:.1%} ± {self.rate_std:.1%} believed wrong\n"
             f"  matrix {self.structure}, start {self.start}, temperature {self.temperature:.3f}, "
             f"log-likelihood per label {self.log_likelihood / max(n, 1):.3f}\n"
-            f"  mean confidence {self.confidence.mean():.3f}, most frequent flip {a} -> {b} ({flips[a, b]:.1%})"
+            f"  mean confidence {self.confidence.mean():.3f}, most frequent flip {names[a]} -> {names[b]} ({flips[a, b]:.1%})"
         )
 
 

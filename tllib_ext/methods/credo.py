@@ -77,7 +77,8 @@ class Credo(Divergence):
         model = self.label_model = estimate_source_labels(self._context, self.split.num_source, current)
         self._conclude()
         changed = (self.labels.cpu() != torch.from_numpy(self._context.source_labels)).float().mean()
-        self._context.say(f"{model.summary()}\n  {changed:.1%} of the labels changed, {self.drop_rate:.1%} of each batch dropped")
+        summary = model.summary(self.split.source_classes)
+        self._context.say(f"{summary}\n  {changed:.1%} of the labels changed, {self.drop_rate:.1%} of each batch dropped")
 
     def _conclude(self) -> None:
         """Labels, weights and the share to drop, from the posterior."""

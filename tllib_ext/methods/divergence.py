@@ -146,7 +146,7 @@ class Divergence(Method):
         elif hp.drop_rate == "auto":
             self.label_model = estimate_source_labels(context, self.split.num_source)
             self.drop_rate = self.label_model.rate
-            context.say(self.label_model.summary())
+            context.say(self.label_model.summary(self.split.source_classes))
         if not self.select:
             self.drop_rate = 0.0
 

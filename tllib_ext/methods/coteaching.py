@@ -80,7 +80,7 @@ class CoTeaching(Method):
                 "C": [{"params": self.heads.parameters()}]}  # fmt: skip
 
     def prepare(self, context: Context) -> None:
-        self.drop_rate = resolve_drop_rate(self.hparams.drop_rate, context, self.split.num_source)
+        self.drop_rate = resolve_drop_rate(self.hparams.drop_rate, context, self.split.source_classes)
         self.ramp_steps = self.hparams.ramp * context.steps
 
     def dropped(self, step: int) -> float:

@@ -160,7 +160,7 @@ class DanceSel(Dance):
     def prepare(self, context: Context) -> None:
         super().prepare(context)
         hp = self.hparams
-        self.drop_rate = resolve_drop_rate(hp.drop_rate, context, self.split.num_source)
+        self.drop_rate = resolve_drop_rate(hp.drop_rate, context, self.split.source_classes)
         # The noisy UniDA paper gives none for this baseline; without one the first selections are random.
         self.warmup = min(101, round(0.04 * context.steps)) if hp.warmup is None else hp.warmup
 

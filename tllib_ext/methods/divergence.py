@@ -25,6 +25,7 @@ from tllib_ext.errors import UserError, closest
 from tllib_ext.labels.belief import estimate_source_labels
 from tllib_ext.labels.transition import LabelModel
 from tllib_ext.methods.base import Batch, Hparams, Method, Prediction, hp
+from tllib_ext.methods.selection import DropRate, check_drop_rate
 from tllib_ext.modules.batchnorm import BatchNormReplay
 from tllib_ext.modules.heads import Heads
 from tllib_ext.training.context import Context
@@ -57,7 +58,7 @@ class DivergenceHparams(Hparams):
     ent_eps: float = hp(1e-5, "code; paper: 0", "epsilon inside the logarithm of mean_dist")
     warmup: Optional[int] = hp(None, "code: 101; paper: 0", "steps of plain training first; default min(101, 4 % of the run)")
     n: int = hp(4, "paper §4, code", "repeats of Step C")
-    drop_rate: Optional[Union[float, str]] = hp(None, "code: the true noise rate", "share to drop; none = --rate, or auto")
+    drop_rate: DropRate = hp(None, "code: the true noise rate", "share to drop; none = --rate, or auto")
     reselect: bool = hp(True, "code; paper: the same D_s'", "select anew in Step B with the updated network")
     c_mean: str = hp("selected", "code; paper: batch", "Step C averages over the selected samples or the whole batch")
     skip_empty: bool = hp(True, "ours; code steps on weight decay alone", "skip Step C when no target sample looks known")
@@ -80,9 +81,7 @@ class DivergenceHparams(Hparams):
                 self.delta = float(self.delta)  # from the command line
             except ValueError:
                 raise UserError(f"hyper-parameter delta={self.delta!r}: expected official, log_k or a number") from None
-        rate = self.drop_rate
-        if rate not in (None, "auto") and not (isinstance(rate, (int, float)) and 0 <= rate < 1):
-            raise UserError(f"--drop-rate {rate}: expected a number in [0, 1), or auto to estimate it")
+        check_drop_rate(self.drop_rate)
         if self.heads < 2:
             raise UserError(f"--heads {self.heads}: the divergence needs at least 2")
         if self.n < 0 or not self.temperature > 0:

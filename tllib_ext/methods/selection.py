@@ -1,6 +1,6 @@
 """How much of a batch is taken to be wrongly labelled: what the selecting methods share."""
 
-from typing import Optional, Union
+from typing import Optional, Sequence, Union
 
 from tllib_ext.errors import UserError
 from tllib_ext.training.context import Context
@@ -17,12 +17,13 @@ def check_drop_rate(value: DropRate) -> None:
         raise UserError(f"--drop-rate {value}: expected a number in [0, 1), or auto to estimate it")
 
 
-def resolve_drop_rate(value: DropRate, context: Context, num_classes: int) -> float:
+def resolve_drop_rate(value: DropRate, context: Context, classes: Sequence[str]) -> float:
     """The share to drop: the given one, the experimenter's noise rate, or an estimate from the given labels.
 
     Examples::
 
-        >>> resolve_drop_rate(None, Context(steps=10, rate=0.2), 3), resolve_drop_rate(0.3, Context(steps=10), 3)
+        >>> classes = ["ant", "bee", "cat"]
+        >>> resolve_drop_rate(None, Context(steps=10, rate=0.2), classes), resolve_drop_rate(0.3, Context(steps=10), classes)
         (0.2, 0.3)
     """
     if value is None:
@@ -31,6 +32,6 @@ def resolve_drop_rate(value: DropRate, context: Context, num_classes: int) -> fl
         return float(value)
     from tllib_ext.labels.belief import estimate_source_labels
 
-    model = estimate_source_labels(context, num_classes)
-    context.say(model.summary())
+    model = estimate_source_labels(context, len(classes))
+    context.say(model.summary(classes))
     return model.rate

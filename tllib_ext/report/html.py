@@ -71,11 +71,12 @@ def _summary(run: RunFiles) -> str:
     noise = "labels as they are"
     if config.get("noise") != "none":
         noise = f"{config.get('noise')} label noise {config.get('rate')}, {_percent(run.true_rate)} of the labels wrong"
-    counts = [len(part) or "none" for part in (names.shared, names.source_private, names.target_private)]
-    parts = f"{counts[0]} shared classes, {counts[1]} only in the source, {counts[2]} only in the target"
-    classes = f"{names.scenario} label sets: {parts}"
     if run.report is None:  # who could know what is in it
         classes = f"{names.num_source} classes, of which the target may hold any, and others"
+    else:
+        counts = [len(part) or "none" for part in (names.shared, names.source_private, names.target_private)]
+        parts = f"{counts[0]} shared classes, {counts[1]} only in the source, {counts[2]} only in the target"
+        classes = f"{names.scenario} label sets: {parts}"
     return escape(
         f"{config.get('data')}, {classes}; {noise}; {config.get('steps')} steps, seed {config.get('seed')}; "
         f"{len(run.predictions.index)} target images{'' if run.report else ', unlabelled'}."

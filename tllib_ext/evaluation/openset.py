@@ -79,7 +79,7 @@ class OpenSetReport:
     scenario: str
     #: shared classes and ``"unknown"`` by name
     per_class: Dict[str, ClassRecall]
-    #: shared classes without any target image: in no mean
+    #: shared classes without any target image, which are in no mean
     empty_classes: Tuple[str, ...]
     #: names of the rows and columns of ``confusion``
     label_names: Tuple[str, ...] = field(repr=False)

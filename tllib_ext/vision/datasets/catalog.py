@@ -31,6 +31,8 @@ def _known(name: str, domains: Dict[str, str], classes: Optional[str] = None, li
 
 
 #: tllib's class order is the order of the labels in its list files.
+#:
+#: :meta hide-value:
 KNOWN: Dict[str, Known] = {
     "Office31": _known(
         "Office31", {"A": "amazon", "D": "dslr", "W": "webcam"}, layout="amazon/images/<class>/*.jpg, dslr/…, webcam/…"

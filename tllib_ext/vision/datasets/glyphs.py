@@ -26,7 +26,7 @@ CHARACTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ23479"
 CLASSES: Tuple[str, ...] = tuple(f"{'digit' if c.isdigit() else 'letter'}_{c}" for c in CHARACTERS)
 #: letter on the command line -> name of a domain.
 DOMAINS: Dict[str, str] = {"P": "print", "H": "hand", "S": "scene"}
-#: default label sets over :data:`CLASSES`: A-J shared, K-T in the source only, the rest unknown.
+#: default label sets over :data:`CLASSES`, with A-J shared, K-T in the source only, the rest unknown.
 SPLIT = "10/10/11"
 #: pictures are brought to this side, then cut to :data:`CROP` (at random in training, in the middle in evaluation).
 RESIZE, CROP = 36, 32

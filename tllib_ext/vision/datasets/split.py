@@ -63,7 +63,7 @@ class LabelSplit:
 
     @property
     def label_names(self) -> Tuple[str, ...]:
-        """Names of the labels ``0..K``: the source classes and ``"unknown"``."""
+        """Names of the labels ``0..K``, which are the source classes and ``"unknown"``."""
         return self.source_classes + ("unknown",)
 
     @property
@@ -138,7 +138,9 @@ def _preset(shared: str, source_private: str, target_private: str) -> LabelSplit
     return LabelSplit(shared.split(), source_private.split(), target_private.split())
 
 
-#: The benchmark's splits by class NAME: the order of classes is part of the benchmark (pair noise flips k to k+1).
+#: The benchmarks' splits by the names of classes, whose order is part of the benchmark (pair noise flips k to k+1).
+#:
+#: :meta hide-value:
 PRESETS: Dict[str, LabelSplit] = {
     # Shared = the ten classes of Office-Caltech, the rest alphabetical.
     "Office31": _preset(

@@ -97,5 +97,3 @@ class FeatureBottleneck(nn.Sequential):
         between = [nn.BatchNorm1d(out_features)] if norm == "batch" else []
         super().__init__(nn.Linear(in_features, out_features), *between, nn.ReLU())
         self.out_features = out_features
-
-

@@ -25,6 +25,7 @@ html_theme = "furo"
 html_math_renderer = "mathml"  # which browsers draw themselves
 html_title = "tllib_ext"
 html_static_path = ["_static"]
+html_css_files = ["tables.css"]
 exclude_patterns = ["_build", "results/**/records"]
 suppress_warnings = ["myst.header", "ref.python"]
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from test_compare import inline
 
-from tllib_ext.experiments import compare
+from tllib_ext.experiments import compare, reproduce
 from tllib_ext.experiments.domains import Domains
 from tllib_ext.experiments.flags import Grid
 from tllib_ext.experiments.grid import Variant, parse_noises
@@ -73,6 +73,7 @@ def test_every_experiment_runs(run_example, office, tmp_path, name, words, colum
     assert code == 0, err
     for text in columns:
         assert text in out, text
+    assert out.count("last step of") == 1  # under the last table, though noise_sweep has two
     for suffix in ("csv", "md", "tex", "json", "html", "png"):
         assert (tmp_path / "out" / f"{name}.{suffix}").exists()
     if name == "ct_sweep":
@@ -108,6 +109,15 @@ def test_sensitivity_is_the_papers_two_settings_and_shares_its_defaults():
     defaults = [p for p in points if p.cell.name == "amazon2dslr_pair0.2_divergence_seed0"]
     assert [(p.keys["row"], p.keys["x"]) for p in defaults] == [("alpha", 0.2), ("lambda", 0.1), ("m", 1.0), ("n", 4)]
     assert {len(p.cell.settings.get("hp", [])) for p in points} == {0, 1}
+
+
+def test_sensitivity_is_a_table_and_a_panel_per_hyper_parameter():
+    grid = office_grid()
+    records = [{**point.keys, "os": 0.5} for point in EXPERIMENTS["sensitivity"].points(grid, None)]
+    tables, figures = reproduce._sensitivity(records, "os", grid)
+    assert [table.rows for table in tables] == [["divergence"]] * 10  # five in each of the paper's two settings
+    assert tables[0].columns == ["0", "0.1", "0.2", "0.3", "0.45", "0.6"]
+    assert len(figures["sensitivity"].axes) == 10
 
 
 def test_noise_sweep_has_clean_labels_once():

@@ -52,6 +52,13 @@ def test_the_mean_column_averages_within_a_seed():
     assert table.stats["a", "mean"] == Stat(0.5, 0.0, 2)  # both seeds have mean 0.5: their spread is none
 
 
+def test_a_single_row_is_the_best_of_nothing():
+    values = {("a", "X", 0): 0.5, ("b", "X", 0): 0.6}
+    alone, both = (make_table(records(values), "os", rows, ["X"], title="") for rows in (["a"], ["a", "b"]))
+    assert alone.best("X") == [] and "**" not in to_markdown(alone)
+    assert both.best("X") == ["b"] and "**60.0" in to_markdown(both)
+
+
 def test_missing_is_missing():
     values = {("a", "X", 0): 0.5, ("a", "X", 1): 0.6, ("a", "Y", 1): 0.7, ("b", "X", 0): 0.4}
     lost = [{"row": "b", "task": "Y", "seed": 0, "error": "died"}, {"row": "b", "task": "X", "seed": 1, "os": None}]

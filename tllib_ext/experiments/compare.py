@@ -65,14 +65,15 @@ def noise_table(records: Sequence[Dict[str, Any]], noise: Noise, metric: str, gr
                 number = published(grid.benchmark, noise.code, variant.settings["method"], names)
                 if number is not None and column in table.columns:
                     table.paper[variant.label, column] = number
-    table.legend = legend(mine, metric, bool(table.paper))
+    table.legend = legend(mine, metric, table)
     return table
 
 
-def legend(records: Sequence[Dict[str, Any]], metric: str, paper: bool) -> List[str]:
+def legend(records: Sequence[Dict[str, Any]], metric: str, table: Table) -> List[str]:
     """What the numbers are: metric, step, backbone, seeds, noise draw; what the bracketed ones are."""
     done = [record for record in records if "error" not in record]
-    lines = [f"{DEFINITIONS[metric]}; in %, mean ± standard deviation (ddof 1) over (n) seeds; best of each column marked"]
+    marked = "; best of each column marked" if len(table.rows) > 1 else ""
+    lines = [f"{DEFINITIONS[metric]}; in %, mean ± standard deviation (ddof 1) over (n) seeds{marked}"]
     if done:
         words = {name: ", ".join(dict.fromkeys(str(record.get(name)) for record in done)) for name in _STATED}
         # Of the runs, not of today: a grid may have been continued by a later version.
@@ -84,7 +85,7 @@ def legend(records: Sequence[Dict[str, Any]], metric: str, paper: bool) -> List[
             f"last step of {words['steps']}, batch {words['batch_size']} per domain; {backbone}; label sets {words['split']}; "
             f"seeds {words['seed']}, noise seeds {words['noise_seed']}; {date.today().isoformat()}{code}"
         )
-    if paper:
+    if table.paper:
         lines.append(f"published numbers: {paper_tables()['source']}; {paper_tables()['setting']}, single runs")
     missing = len(records) - len(done)
     return [*lines, f"{missing} of {len(records)} cells missing"] if missing else lines

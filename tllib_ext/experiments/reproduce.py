@@ -36,8 +36,9 @@ def reproduce(name: str, args: argparse.Namespace, grid: Grid) -> int:
     by_cell = {record["cell"]: record for record in found}
     records = [{**by_cell[point.cell.name], **point.keys} for point in points]
     tables, figures = _SHOWN[name](records, args.metric, grid)
-    for table in tables:
-        table.legend = legend(records, args.metric, bool(table.paper))
+    legends = [legend(records, args.metric, table) for table in tables]
+    for table, own, following in zip(tables, legends, [*legends[1:], None]):
+        table.legend = [] if own == following else own  # once under several tables that it fits
         print(to_text(table), end="\n\n")
     pictures = {stem: png_bytes(figure) for stem, figure in figures.items()}
     title = f"{name}: {experiment.about} ({grid.domains.data})"
@@ -145,9 +146,10 @@ def _sensitivity(records: Records, metric: str, grid: Grid) -> Made:
     for task, code in dict.fromkeys((record["task"], record["code"]) for record in records):
         for symbol in SENSITIVITY:
             mine = [r for r in records if (r["task"], r["code"], r["row"]) == (task, code, symbol)]
+            mine = [{**record, "row": grid.variants[0].label} for record in mine]
             table, panel = _sweep(mine, metric, f"{task} {code}: {symbol}", symbol)
             tables.append(table)
-            panels.append(panel._replace(lines={"divergence": panel.lines[symbol]}))
+            panels.append(panel)
     return tables, {"sensitivity": lines_figure(panels, _label(metric), columns=len(SENSITIVITY))}
 
 

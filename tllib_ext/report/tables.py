@@ -82,7 +82,9 @@ class Table:
     digits: int = 1
 
     def best(self, column: str) -> List[str]:
-        """The rows with the best mean of a column, as it is printed."""
+        """The rows with the best mean of a column, as it is printed; none where there is no choice."""
+        if len(self.rows) < 2:
+            return []
         shown = {row: round(100 * self.stats[row, column].mean, self.digits) for row in self.rows if (row, column) in self.stats}
         wanted = (min if self.low else max)(shown.values(), default=None)
         return [row for row, value in shown.items() if value == wanted]

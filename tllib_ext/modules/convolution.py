@@ -1,17 +1,17 @@
-"""Faster weight gradients of convolutions on CPUs, by a matrix product instead of the library's own kernel."""
+"""Faster convolutions on CPUs, by a matrix product instead of the library's own kernel."""
 
-from typing import Any, Tuple
+from typing import Any, Optional, Tuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-__all__ = ["GemmConv2d", "place_rows", "plain_on_cpu", "use_matrix_products"]
+__all__ = ["GemmConv2d", "place_rows", "plain_on_cpu", "pointwise", "pointwise_gradients", "use_matrix_products"]
 
 #: where the product wins: this many output channels or more, on maps of at most this many places.
 MIN_CHANNELS, MAX_PLACES = 128, 256
-#: the same of 1 x 1 convolutions, whose gradients are products without any unfolding.
-MAX_PLACES_1X1 = 64
+#: the same of 1 x 1 convolutions, which are products themselves: no unfolding.
+MAX_PLACES_1X1 = 256
 #: bytes of unfolded input at a time; more would leave the cache.
 CHUNK = 16 << 20
 
@@ -21,19 +21,14 @@ class _Convolve(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, weight: Tensor, stride: Tuple[int, int], padding: Tuple[int, int]) -> Tensor:
         ctx.save_for_backward(x, weight)
         ctx.stride, ctx.padding = stride, padding
-        return F.conv2d(x, weight, None, stride, padding)
+        return pointwise(x, weight) if _is_pointwise(weight) else F.conv2d(x, weight, None, stride, padding)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
         x, weight = ctx.saved_tensors
+        if _is_pointwise(weight):
+            return (*pointwise_gradients(grad, x, weight, ctx.needs_input_grad[0], ctx.needs_input_grad[1]), None, None)
         grad_x = grad_w = None
-        if weight.shape[2:] == (1, 1):
-            rows, places, flat = place_rows(grad), place_rows(x), weight.flatten(1)
-            if ctx.needs_input_grad[0]:
-                grad_x = (rows @ flat).view(x.permute(0, 2, 3, 1).shape).permute(0, 3, 1, 2)
-            if ctx.needs_input_grad[1]:
-                grad_w = (rows.t() @ places).view_as(weight)
-            return grad_x, grad_w, None, None
         if ctx.needs_input_grad[0]:
             grad_x = torch.ops.aten.convolution_backward(
                 grad, x, weight, None, ctx.stride, ctx.padding, (1, 1), False, (0, 0), 1, (True, False, False)
@@ -46,6 +41,28 @@ class _Convolve(torch.autograd.Function):
 def place_rows(x: Tensor) -> Tensor:
     """:math:`(N, C, H, W)` as :math:`(NHW, C)`, a view where channels come last in memory."""
     return x.permute(0, 2, 3, 1).reshape(-1, x.shape[1])
+
+
+def _is_pointwise(weight: Tensor) -> bool:
+    return weight.shape[2:] == (1, 1)
+
+
+def pointwise(x: Tensor, weight: Tensor) -> Tensor:
+    """A 1 x 1 convolution as a product."""
+    n, _, height, width = x.shape
+    return (place_rows(x) @ weight.flatten(1).t()).view(n, height, width, -1).permute(0, 3, 1, 2)
+
+
+def pointwise_gradients(
+    grad: Tensor, x: Tensor, weight: Tensor, of_x: bool = True, of_weight: bool = True
+) -> Tuple[Optional[Tensor], Optional[Tensor]]:
+    """Gradients of the input and of the weight of a 1 x 1 convolution."""
+    rows, grad_x, grad_w = place_rows(grad), None, None
+    if of_x:
+        grad_x = (rows @ weight.flatten(1)).view(x.permute(0, 2, 3, 1).shape).permute(0, 3, 1, 2)
+    if of_weight:
+        grad_w = (rows.t() @ place_rows(x)).view_as(weight)
+    return grad_x, grad_w
 
 
 def plain_on_cpu(x: Tensor, weight: Tensor) -> bool:
@@ -74,8 +91,8 @@ def _weight_gradient(x: Tensor, grad: Tensor, shape: torch.Size, stride: Tuple[i
 class GemmConv2d(nn.Conv2d):
     r"""A convolution with the same results, up to rounding, whose backward is faster where the maps are small.
 
-    The gradient of the weights is a product of two matrices, gradients by places and unfolded inputs by places; so is the
-    gradient of the input, for a 1 x 1 convolution. On a CPU without AVX-512, oneDNN's kernel for it takes up to three
+    The gradient of the weights is a product of two matrices, gradients by places and unfolded inputs by places; a 1 x 1
+    convolution is all products. On a CPU without AVX-512, oneDNN's kernel for it takes up to three
     times as long on the 4 x 4 and 8 x 8 maps at the end of a network. Anything else (other devices and layouts, autocast,
     compilation) goes the usual way.
 
@@ -92,11 +109,12 @@ class GemmConv2d(nn.Conv2d):
         return _Convolve.apply(x, self.weight, self.stride, self.padding) if self._gains_on(x) else super().forward(x)
 
     def _gains_on(self, x: Tensor) -> bool:
-        if not (self.weight.requires_grad and torch.is_grad_enabled() and plain_on_cpu(x, self.weight)):
+        if not plain_on_cpu(x, self.weight):
             return False
         places = (x.shape[-2] // self.stride[0]) * (x.shape[-1] // self.stride[1])
-        most = MAX_PLACES_1X1 if self.kernel_size == (1, 1) else MAX_PLACES
-        return places <= most
+        if _is_pointwise(self.weight):
+            return places <= MAX_PLACES_1X1
+        return places <= MAX_PLACES and self.weight.requires_grad and torch.is_grad_enabled()
 
 
 def use_matrix_products(network: nn.Module) -> int:

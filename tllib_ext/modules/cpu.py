@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from tllib_ext.modules.convolution import use_matrix_products
-from tllib_ext.modules.expansion import fold_expansions
+from tllib_ext.modules.inverted import fold_blocks
 
 __all__ = ["ClipInPlace", "suit_cpu"]
 
@@ -49,7 +49,7 @@ def suit_cpu(network: nn.Module) -> None:
         ['GemmConv2d', 'ClipInPlace']
     """
     use_matrix_products(network)
-    fold_expansions(network)
+    fold_blocks(network)
     for layer in network.modules():
         if type(layer) is nn.ReLU6:
             layer.__class__ = ClipInPlace

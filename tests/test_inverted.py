@@ -98,6 +98,17 @@ def test_the_usual_way_elsewhere(monkeypatch):
     assert ours.double().eval()(images()).isfinite().all()
 
 
+@pytest.mark.parametrize("place", [0, 1])
+def test_a_layer_that_keeps_its_statistics_keeps_them(place):
+    plain = block()
+    ours = copy.deepcopy(plain)
+    fold_blocks(ours)
+    for net in (plain, ours):
+        net[place][1].eval()
+    for side in (MANY, FEW):
+        assert_same(measured(ours, images(side)), measured(plain, images(side)))
+
+
 def test_only_what_is_usual_is_exchanged():
     def but(**changes):
         net = block()
@@ -111,6 +122,7 @@ def test_only_what_is_usual_is_exchanged():
         but(_3=nn.BatchNorm2d(6, affine=False)),
         but(_3=nn.BatchNorm2d(6, momentum=None)),
         but(_1=layer(nn.Conv2d(WIDE, WIDE, 3, bias=False))),
+        but(_1=layer(nn.Conv2d(WIDE, WIDE, 1, groups=WIDE, bias=False))),
         but(_1=layer(nn.Conv2d(WIDE, WIDE, 3, groups=WIDE, padding_mode="reflect", padding=1, bias=False))),
         but(_0=layer(nn.Conv2d(NARROW, WIDE, 3, bias=False))),
         but(_0=layer(nn.Conv2d(NARROW, WIDE, 1, bias=False), nn.SiLU)),

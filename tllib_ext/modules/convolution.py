@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-__all__ = ["GemmConv2d", "place_rows", "plain_on_cpu", "pointwise", "pointwise_gradients", "use_matrix_products"]
+__all__ = ["GemmConv2d", "clipped_gradients", "convolve", "place_rows", "plain_on_cpu", "use_matrix_products"]
 
 #: where the product wins: this many output channels or more, on maps of at most this many places.
 MIN_CHANNELS, MAX_PLACES = 128, 256
@@ -21,13 +21,13 @@ class _Convolve(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, weight: Tensor, stride: Tuple[int, int], padding: Tuple[int, int]) -> Tensor:
         ctx.save_for_backward(x, weight)
         ctx.stride, ctx.padding = stride, padding
-        return pointwise(x, weight) if _is_pointwise(weight) else F.conv2d(x, weight, None, stride, padding)
+        return convolve(x, weight, (stride, padding, (1, 1), 1))
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
         x, weight = ctx.saved_tensors
-        if _is_pointwise(weight):
-            return (*pointwise_gradients(grad, x, weight, ctx.needs_input_grad[0], ctx.needs_input_grad[1]), None, None)
+        if _by_product(x, weight):
+            return (*_product_gradients(grad, x, weight, ctx.needs_input_grad[0], ctx.needs_input_grad[1]), None, None)
         grad_x = grad_w = None
         if ctx.needs_input_grad[0]:
             grad_x = torch.ops.aten.convolution_backward(
@@ -43,20 +43,37 @@ def place_rows(x: Tensor) -> Tensor:
     return x.permute(0, 2, 3, 1).reshape(-1, x.shape[1])
 
 
-def _is_pointwise(weight: Tensor) -> bool:
-    return weight.shape[2:] == (1, 1)
+def _by_product(x: Tensor, weight: Tensor) -> bool:
+    return weight.shape[2:] == (1, 1) and x.shape[2] * x.shape[3] <= MAX_PLACES_1X1
 
 
-def pointwise(x: Tensor, weight: Tensor) -> Tensor:
-    """A 1 x 1 convolution as a product."""
+def convolve(x: Tensor, weight: Tensor, how: Any) -> Tensor:
+    """A convolution by (stride, padding, dilation, groups); 1 x 1 on a small map, where nobody strides or pads, as a product."""
+    if not _by_product(x, weight):
+        return F.conv2d(x, weight, None, *how)
     n, _, height, width = x.shape
     return (place_rows(x) @ weight.flatten(1).t()).view(n, height, width, -1).permute(0, 3, 1, 2)
 
 
-def pointwise_gradients(
-    grad: Tensor, x: Tensor, weight: Tensor, of_x: bool = True, of_weight: bool = True
+def clipped_gradients(
+    grad: Tensor, z: Tensor, weight: Tensor, how: Any, top: float, of_weight: bool
+) -> Tuple[Tensor, Optional[Tensor]]:
+    """Back through ``convolve(z, weight, how)`` and the clip between 0 and ``top`` that z came from: the gradients of what
+    was clipped and of the weight."""
+    if _by_product(z, weight):
+        g, weight_grad = _product_gradients(grad, z, weight, True, of_weight)
+    else:
+        stride, padding, dilation, groups = how
+        g, weight_grad, _ = torch.ops.aten.convolution_backward(
+            grad, z, weight, None, stride, padding, dilation, False, (0, 0), groups, (True, of_weight, False)
+        )
+    torch.ops.aten.hardtanh_backward.grad_input(g, z, 0.0, top, grad_input=g)  # in place: nobody else has this g
+    return g, weight_grad
+
+
+def _product_gradients(
+    grad: Tensor, x: Tensor, weight: Tensor, of_x: bool, of_weight: bool
 ) -> Tuple[Optional[Tensor], Optional[Tensor]]:
-    """Gradients of the input and of the weight of a 1 x 1 convolution."""
     rows, grad_x, grad_w = place_rows(grad), None, None
     if of_x:
         grad_x = (rows @ weight.flatten(1)).view(x.permute(0, 2, 3, 1).shape).permute(0, 3, 1, 2)
@@ -89,12 +106,12 @@ def _weight_gradient(x: Tensor, grad: Tensor, shape: torch.Size, stride: Tuple[i
 
 
 class GemmConv2d(nn.Conv2d):
-    r"""A convolution with the same results, up to rounding, whose backward is faster where the maps are small.
+    r"""A convolution with the same results, up to rounding, that is faster where the maps are small.
 
     The gradient of the weights is a product of two matrices, gradients by places and unfolded inputs by places; a 1 x 1
-    convolution is all products. On a CPU without AVX-512, oneDNN's kernel for it takes up to three
-    times as long on the 4 x 4 and 8 x 8 maps at the end of a network. Anything else (other devices and layouts, autocast,
-    compilation) goes the usual way.
+    convolution is all products. On a CPU without AVX-512, oneDNN's kernel for that gradient takes up to three times as long
+    on the 4 x 4 and 8 x 8 maps at the end of a network. Anything else (other devices and layouts, autocast, compilation)
+    goes the usual way.
 
     Examples::
 
@@ -111,9 +128,9 @@ class GemmConv2d(nn.Conv2d):
     def _gains_on(self, x: Tensor) -> bool:
         if not plain_on_cpu(x, self.weight):
             return False
+        if self.kernel_size == (1, 1):
+            return _by_product(x, self.weight)
         places = (x.shape[-2] // self.stride[0]) * (x.shape[-1] // self.stride[1])
-        if _is_pointwise(self.weight):
-            return places <= MAX_PLACES_1X1
         return places <= MAX_PLACES and self.weight.requires_grad and torch.is_grad_enabled()
 
 

@@ -19,10 +19,9 @@ and for a gradient g of z over M places, with :math:`P = \sum g u^\top`:
 from typing import Any, Tuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tllib_ext.modules.convolution import place_rows
+from tllib_ext.modules.convolution import clipped_gradients, convolve, place_rows
 
 __all__ = ["widen", "widening_pays"]
 
@@ -50,18 +49,14 @@ class _Widen(torch.autograd.Function):
         ctx.top, ctx.how = top, how
         mean = weight @ mean
         ctx.mark_non_differentiable(mean, var)
-        return F.conv2d(z, filters, None, *how), mean, var
+        return convolve(z, filters, how), mean, var
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad: Tensor, *_: Any) -> Any:
         u, weight, ws, v, gamma, inverse, filters, z = ctx.saved_tensors
-        (stride, padding, dilation, groups), a = ctx.how, weight.shape[1]
-        g, filters_grad, _ = torch.ops.aten.convolution_backward(
-            grad, z, filters, None, stride, padding, dilation, False, (0, 0), groups, (True, ctx.needs_input_grad[4], False)
-        )
-        torch.ops.aten.hardtanh_backward.grad_input(g, z, 0.0, ctx.top, grad_input=g)  # in place: nobody else has this g
-        g = place_rows(g)
+        g, filters_grad = clipped_gradients(grad, z, filters, ctx.how, ctx.top, ctx.needs_input_grad[4])
+        g, a = place_rows(g), weight.shape[1]
         p = g.t() @ u
         p, beta_grad = p[:, :a], p[:, a]
         gamma_grad = (p * weight).sum(1) * inverse

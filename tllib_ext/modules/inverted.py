@@ -9,10 +9,9 @@ import math
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tllib_ext.modules.convolution import MAX_PLACES_1X1, plain_on_cpu, pointwise, pointwise_gradients
+from tllib_ext.modules.convolution import clipped_gradients, convolve, plain_on_cpu
 from tllib_ext.modules.expansion import widen, widening_pays
 
 __all__ = ["fold_blocks"]
@@ -32,26 +31,15 @@ class _NormClipConvolve(torch.autograd.Function):
         z.clamp_(0, top)
         ctx.save_for_backward(y, gamma, mean, inverse, z, weight)
         ctx.top, ctx.eps, ctx.how = top, norm.eps, (conv.stride, conv.padding, conv.dilation, conv.groups)
-        return pointwise(z, weight) if _by_product(z, weight) else F.conv2d(z, weight, None, *ctx.how)
+        return convolve(z, weight, ctx.how)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad: Tensor) -> Any:
         y, gamma, mean, inverse, z, weight = ctx.saved_tensors
-        (stride, padding, dilation, groups), of_weight = ctx.how, ctx.needs_input_grad[3]
-        if _by_product(grad, weight):
-            g, weight_grad = pointwise_gradients(grad, z, weight, of_weight=of_weight)
-        else:
-            g, weight_grad, _ = aten.convolution_backward(
-                grad, z, weight, None, stride, padding, dilation, False, (0, 0), groups, (True, of_weight, False)
-            )
-        aten.hardtanh_backward.grad_input(g, z, 0.0, ctx.top, grad_input=g)  # in place: nobody else has this g
+        g, weight_grad = clipped_gradients(grad, z, weight, ctx.how, ctx.top, ctx.needs_input_grad[3])
         grads = aten.native_batch_norm_backward(g, y, gamma, None, None, mean, inverse, True, ctx.eps, (True, True, True))
         return (*grads, weight_grad, None, None, None)
-
-
-def _by_product(places: Tensor, weight: Tensor) -> bool:
-    return weight.shape[2:] == (1, 1) and places.shape[2] * places.shape[3] <= MAX_PLACES_1X1
 
 
 def _norm_clip_convolve(y: Tensor, norm: nn.BatchNorm2d, act: nn.Module, conv: nn.Conv2d) -> Tensor:
@@ -69,9 +57,10 @@ class _Block(nn.Sequential):
     """[Widening layer,] depthwise layer, narrowing convolution, batch norm: a Sequential whose class was exchanged."""
 
     def forward(self, x: Tensor) -> Tensor:
-        *before, (depthwise, norm, act), narrow, last = self
-        if not (norm.training and plain_on_cpu(x, narrow.weight)):
+        *layers, narrow, last = self
+        if not (all(layer[1].training for layer in layers) and plain_on_cpu(x, narrow.weight)):
             return super().forward(x)
+        *before, (depthwise, norm, act) = layers
         if not before:
             y = depthwise(x)
         else:
@@ -108,7 +97,8 @@ def _is_block(block: nn.Module) -> bool:
     if not (all(map(_is_layer, layers)) and _pointwise(narrow) and _usual(last)):
         return False
     *before, depthwise = (layer[0] for layer in layers)
-    return depthwise.groups == depthwise.in_channels == depthwise.out_channels and all(map(_pointwise, before))
+    each_alone = depthwise.groups == depthwise.in_channels == depthwise.out_channels and depthwise.kernel_size != (1, 1)
+    return each_alone and all(map(_pointwise, before))
 
 
 def fold_blocks(network: nn.Module) -> int:

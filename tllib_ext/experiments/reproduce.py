@@ -145,8 +145,8 @@ def _sensitivity(records: Records, metric: str, grid: Grid) -> Made:
     tables, panels = [], []
     for task, code in dict.fromkeys((record["task"], record["code"]) for record in records):
         for symbol in SENSITIVITY:
-            mine = [r for r in records if (r["task"], r["code"], r["row"]) == (task, code, symbol)]
-            mine = [{**record, "row": grid.variants[0].label} for record in mine]
+            mine = [{**r, "row": grid.variants[0].label} for r in records
+                    if (r["task"], r["code"], r["row"]) == (task, code, symbol)]  # fmt: skip
             table, panel = _sweep(mine, metric, f"{task} {code}: {symbol}", symbol)
             tables.append(table)
             panels.append(panel)

@@ -2,6 +2,7 @@
 
 import argparse
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any, Callable, Dict, Optional, Tuple
 
@@ -287,9 +288,8 @@ def _test(args: argparse.Namespace) -> int:
     metadata, tensors, _ = load_model(Path(args.log) / "model.safetensors")
     args.method = metadata["method"]
     args.hp = [f"{name}={value}" for name, value in metadata["hparams"].items()]
-    parts = build(args)
-    load_method(parts.method, tensors, args.log)
-    _, report = evaluate_domain(parts.method, parts.target)
-    parts.close()
+    with closing(build(args)) as parts:
+        load_method(parts.method, tensors, args.log)
+        _, report = evaluate_domain(parts.method, parts.target)
     print("the target is unlabelled" if report is None else report.table())
     return 0

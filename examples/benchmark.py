@@ -1,6 +1,6 @@
 """How fast is it? This package against a plain loop in the authors' order, each measured in turn in the same run.
 
-    python examples/benchmark.py                                       everything, about ten minutes on two cores
+    python examples/benchmark.py                                       everything, about twelve minutes on two cores
     python examples/benchmark.py step --arch mobilenet_v2              one part, one network
     python examples/benchmark.py data eval --root data/office31        on photographs (default: generated JPEG files)
     python examples/benchmark.py step --device cuda --arch resnet50 --size 224 --batch-size 36 --precision bf16
@@ -10,6 +10,7 @@ Parts: step (an iteration of the paper's method), data (images per second), eval
 Every side runs in a process of its own, both are asked in turn; the median of the rounds counts. Ratio above one: we are faster.
 """
 
+import argparse
 import json
 import shlex
 import sys
@@ -35,7 +36,7 @@ def parse() -> Any:
     parser.add_argument("-b", "--batch-size", type=_positive, help="images per domain (12; 36 for features)")
     parser.add_argument("--device", default="cpu", help="of step and eval: cpu, cuda, cuda:1 … (%(default)s)")
     parser.add_argument("--precision", default="fp32", help="of our side: fp32, tf32, bf16, fp16 (%(default)s)")
-    parser.add_argument("--compile", action="store_true", help="compile our side's backbone")
+    parser.add_argument("--compile", action=argparse.BooleanOptionalAction, help="our step compiled too (default: on a CPU)")
     parser.add_argument("--threads", type=_workers, default=0, help="of PyTorch; 0 leaves it alone (%(default)s)")
     parser.add_argument("--repeats", type=_positive, default=7, help="timings of each side (%(default)s)")
     parser.add_argument("--root", type=Path, help="Office-31 in tllib's layout, for data and eval")
@@ -53,8 +54,16 @@ def parse() -> Any:
 
 def step(args: Any) -> Dict[str, List[Dict[str, Any]]]:
     """The training step, by network."""
-    from tllib_ext.benchmarking.contests import compare_parameters, compare_steps
+    import torch
 
+    from tllib_ext.benchmarking.contests import compare_parameters, compare_steps
+    from tllib_ext.training.compiling import why_not
+
+    device = torch.device(args.device)
+    compile = device.type == "cpu" if args.compile is None else args.compile
+    if compile and (reason := why_not(device)):
+        print(f"nothing can be compiled here: {reason}", file=sys.stderr)
+        compile = False
     rows = []
     for arch in args.arch.split(","):
         features = arch == "features"
@@ -62,9 +71,9 @@ def step(args: Any) -> Dict[str, List[Dict[str, Any]]]:
         scene = dict(px=32 if args.quick else args.size, batch=batch, device=args.device, threads=args.threads)
         # Features take milliseconds: many iterations in a timing. The first network steps of a CPU take seconds.
         length = 1 if args.quick else 50 if features else 2 if args.device == "cpu" else 20
-        row = compare_steps(arch, args.repeats, length, args.compile, args.precision, **scene)
         check = {**scene, "px": min(scene["px"], 64), "batch": batch if features else min(batch, 6)}
-        rows.append({**row, **compare_parameters(arch, **check)})
+        for row in compare_steps(arch, args.repeats, length, compile, args.precision, **scene):
+            rows.append({**row, **compare_parameters(arch, compile=row["compile"], **check)})
     return {"step": rows}
 
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from tllib_ext.modules import convolution
-from tllib_ext.modules.convolution import GemmConv2d, use_matrix_products
+from tllib_ext.cpu import convolution
+from tllib_ext.cpu.convolution import GemmConv2d, use_matrix_products
 
 
 def gradients(layer, x, grad):

@@ -1,14 +1,18 @@
-"""A MobileNet's layers taken several at a time are the layers that they were."""
+"""A MobileNet's layers taken several at a time, and compiled, are the layers that they were."""
 
 import copy
+from functools import reduce
+from operator import getitem
 
 import pytest
 import torch
 from torch import nn
 
-from tllib_ext.modules import expansion, inverted
-from tllib_ext.modules.cpu import ClipInPlace, suit_cpu
-from tllib_ext.modules.inverted import fold_blocks
+from tllib_ext.cpu import expansion, inverted
+from tllib_ext.cpu.compiled import use_kernels
+from tllib_ext.cpu.inverted import fold_blocks
+from tllib_ext.cpu.suit import ClipInPlace, suit_cpu
+from tllib_ext.training.compiling import why_not
 from tllib_ext.vision.models.backbones import build_backbone
 
 NARROW, WIDE = 4, 24
@@ -49,12 +53,23 @@ def assert_same(found, expected, tolerance=1e-10):
         torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance)
 
 
+@pytest.fixture(params=["plain", "compiled"])
+def finish(request):
+    """Nothing more, or the compiled loops too."""
+    if request.param == "plain":
+        return lambda net: 0
+    if why_not(torch.device("cpu")):
+        pytest.skip(f"nothing can be compiled here: {why_not(torch.device('cpu'))}")
+    return use_kernels
+
+
 @pytest.mark.parametrize("act", [nn.ReLU, nn.ReLU6])
 @pytest.mark.parametrize("stride, side, widening", [(1, MANY, True), (2, MANY, True), (1, FEW, True), (2, MANY, False)])
-def test_the_same_outputs_gradients_and_statistics(act, stride, side, widening):
+def test_the_same_outputs_gradients_and_statistics(finish, act, stride, side, widening):
     plain = block(act, stride, widening, momentum=0.3)
     ours = copy.deepcopy(plain)
     assert fold_blocks(ours) == 1
+    finish(ours)
     assert list(ours.state_dict()) == list(plain.state_dict())
     x = images(side, NARROW if widening else WIDE)
     found = measured(ours, x)
@@ -73,10 +88,11 @@ def test_both_ways_of_widening_are_taken(monkeypatch):
     assert taken == ["at once"]
 
 
-def test_frozen_layers_pass_the_gradient_on_and_an_image_needs_none():
+def test_frozen_layers_pass_the_gradient_on_and_an_image_needs_none(finish):
     plain = block().requires_grad_(False)
     ours = copy.deepcopy(plain)
     fold_blocks(ours)
+    finish(ours)
     for side in (MANY, FEW):
         x = images(side).requires_grad_()
         expected, found = (torch.autograd.grad(net(x).pow(2).sum(), x)[0] for net in (plain, ours))
@@ -98,13 +114,14 @@ def test_the_usual_way_elsewhere(monkeypatch):
     assert ours.double().eval()(images()).isfinite().all()
 
 
-@pytest.mark.parametrize("place", [0, 1])
-def test_a_layer_that_keeps_its_statistics_keeps_them(place):
+@pytest.mark.parametrize("place", [(0, 1), (1, 1), (3,)])
+def test_a_layer_that_keeps_its_statistics_keeps_them(finish, place):
     plain = block()
     ours = copy.deepcopy(plain)
     fold_blocks(ours)
+    finish(ours)
     for net in (plain, ours):
-        net[place][1].eval()
+        reduce(getitem, place, net).eval()
     for side in (MANY, FEW):
         assert_same(measured(ours, images(side)), measured(plain, images(side)))
 
@@ -131,9 +148,10 @@ def test_only_what_is_usual_is_exchanged():
     assert [fold_blocks(net) for net in others] == [0] * len(others)
 
 
-def test_no_second_derivatives_and_it_says_so():
+def test_no_second_derivatives_and_it_says_so(finish):
     net = block()
     fold_blocks(net)
+    finish(net)
     for side in (MANY, FEW):
         x = images(side).requires_grad_()
         (first,) = torch.autograd.grad(net(x).pow(3).sum(), x, create_graph=True)
@@ -156,12 +174,13 @@ def test_clipping_in_place_is_relu6_and_keeps_its_output_alone():
 
 
 @pytest.mark.parametrize("arch, exchanged", [("mobilenet_v2", 17), ("resnet18", 0)])
-def test_a_network_for_the_cpu_is_the_same_network(arch, exchanged):
+def test_a_network_for_the_cpu_is_the_same_network(finish, arch, exchanged):
     torch.manual_seed(0)
     plain = build_backbone(arch, None).double().to(memory_format=torch.channels_last)
     ours = copy.deepcopy(plain)
     suit_cpu(ours)
-    assert sum(isinstance(module, inverted._Block) for module in ours.modules()) == exchanged
+    finish(ours)
+    assert sum(isinstance(module, inverted.Block) for module in ours.modules()) == exchanged
     x = torch.randn(4, 3, 64, 64, dtype=torch.float64).to(memory_format=torch.channels_last)
     found = [(net(x), *torch.autograd.grad(net(x).pow(2).sum(), list(net.parameters())), *net.buffers()) for net in (plain, ours)]
     for a, b in zip(*found):
@@ -169,8 +188,9 @@ def test_a_network_for_the_cpu_is_the_same_network(arch, exchanged):
     assert list(ours.state_dict()) == list(plain.state_dict())
 
 
-def test_one_value_per_channel_is_refused_as_batch_norm_does():
+def test_one_value_per_channel_is_refused_as_batch_norm_does(finish):
     net = block()
     fold_blocks(net)
+    finish(net)
     with pytest.raises(ValueError, match="more than 1 value per channel"):
         net(images(1)[:1])

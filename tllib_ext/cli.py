@@ -132,7 +132,8 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
     g.add_argument("--precision", default="auto", choices=["auto", "fp32", "tf32", "bf16", "fp16"],
                    help="auto: bf16 on CUDA that has it, else fp16; fp32 on a CPU. Losses are always fp32")
     g.add_argument("--compile", action="store_true",
-                   help="torch.compile the backbone: pays on a GPU in long runs; the first step takes minutes")
+                   help="a faster backbone, equal up to rounding. CPU: loops that its C compiler builds in a second; "
+                        "GPU: torch.compile, which takes minutes to start and pays in long runs")
     g.add_argument("--eval-every", type=_positive, metavar="N", help="evaluate every N steps; default: ten times per run")
     g.add_argument("--checkpoint-every", type=_positive, metavar="N", help="save every N steps; default: ten times per run")
     g.add_argument("--checkpoint-minutes", type=_learning_rate, default=15.0, metavar="M",

@@ -1,6 +1,7 @@
 """The comparisons themselves: who competes, what is asked, what is written down."""
 
 import tempfile
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Dict, Iterator, List, Mapping, Optional, Tuple
 
@@ -48,37 +49,51 @@ def _result(times: Mapping[str, List[Timing]], per: float, unit: str) -> Dict[st
 
 def compare_steps(
     arch: str, repeats: int, steps: int, compile: bool = False, precision: str = "fp32", **scene: Any
-) -> Dict[str, Any]:
-    """Time an iteration of the paper's method in both forms, in turn.
+) -> List[Dict[str, Any]]:
+    """Time an iteration of the paper's method in all forms, in turn.
 
     Args:
         arch (str): a backbone, or ``features``
         repeats (int): how often each side is timed
         steps (int): iterations in each of these
-        compile (bool), precision (str): of our side
+        compile (bool): our side a second time, compiled
+        precision (str): of our side
         scene: other arguments of :class:`~tllib_ext.benchmarking.scenes.Scene`
+
+    Returns:
+        a row for our side as it is, and one for it compiled; both against the same timings of the other side
     """
-    ours = dict(scene, compile=compile, precision=precision)
-    with Contestant(PlainStep, arch=arch, **scene) as a, Contestant(OurStep, arch=arch, **ours) as b:
-        a.ask("run", 1)
-        warm = b.time("run", 1)
-        after_one = difference(a.ask("state"), b.ask("state"))
-        times = alternate({"plain": a, "ours": b}, "run", [(steps, 1 + steps * i) for i in range(repeats)])
-        row = {"arch": arch, "px": scene.get("px"), "batch": scene.get("batch"), "repeats": repeats, "steps": steps,
-               "compile": compile, "precision": precision, **_result(times, steps, "ms")}  # fmt: skip
-        cuda = [who.ask("memory") for who in (a, b)]
-        row.update(zip(("plain_mb", "ours_mb"), cuda if cuda[0] is not None else (a.peak(), b.peak())))
-    return {**row, "first_step_s": warm.wall, "float32_difference": after_one}
+    rows = []
+    with ExitStack() as stack:
+        plain = stack.enter_context(Contestant(PlainStep, arch=arch, **scene))
+        plain.ask("run", 1)
+        ours, starts = {}, {}
+        for compiled in (False, True)[: 1 + compile]:
+            side = Contestant(OurStep, arch=arch, compile=compiled, precision=precision, **scene)
+            ours[compiled] = stack.enter_context(side)
+            starts[compiled] = side.time("run", 1).wall, difference(plain.ask("state"), side.ask("state"))
+        times = alternate({"plain": plain, **ours}, "run", [(steps, 1 + steps * i) for i in range(repeats)])
+        for compiled, side in ours.items():
+            first, after_one = starts[compiled]
+            row = {"arch": arch, "px": scene.get("px"), "batch": scene.get("batch"), "repeats": repeats, "steps": steps,
+                   "compile": compiled, "precision": precision,
+                   **_result({"plain": times["plain"], "ours": times[compiled]}, steps, "ms")}  # fmt: skip
+            # What the first step takes beyond the others is a warm-up too.
+            row["warm_up_s"] = side.ask("compile_seconds") + max(0.0, first - row["ours_ms"] / 1000)
+            cuda = [who.ask("memory") for who in (plain, side)]
+            row.update(zip(("plain_mb", "ours_mb"), cuda if cuda[0] is not None else (plain.peak(), side.peak())))
+            rows.append({**row, "float32_difference": after_one})
+    return rows
 
 
-def compare_parameters(arch: str, steps: int = 2, **scene: Any) -> Dict[str, Any]:
+def compare_parameters(arch: str, steps: int = 2, compile: bool = False, **scene: Any) -> Dict[str, Any]:
     """Both forms in float64 from the same start: passes through G, and how far apart they end.
 
     Few steps: a random network multiplies a difference by a thousand or more in each, whatever made it.
     """
     said = {}
-    for name, build in (("plain", PlainStep), ("ours", OurStep)):
-        with Contestant(build, arch=arch, double=True, count=True, **scene) as who:
+    for name, build, more in (("plain", PlainStep, {}), ("ours", OurStep, {"compile": compile})):
+        with Contestant(build, arch=arch, double=True, count=True, **more, **scene) as who:
             start = who.ask("state")
             who.ask("run", steps)
             said[name] = start, who.ask("state"), who.ask("passes")

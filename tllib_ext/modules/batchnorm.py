@@ -5,7 +5,7 @@ from typing import List
 import torch
 from torch import Tensor, nn
 
-__all__ = ["BatchNormReplay"]
+__all__ = ["BatchNormReplay", "check_batch"]
 
 
 class BatchNormReplay:
@@ -63,3 +63,9 @@ class BatchNormReplay:
     @staticmethod
     def _buffers(layer: nn.Module) -> List[Tensor]:
         return [layer.running_mean, layer.running_var]
+
+
+def check_batch(y: Tensor) -> None:
+    """Refuse one value per channel in training, in PyTorch's words."""
+    if y.numel() == y.shape[1]:
+        raise ValueError(f"Expected more than 1 value per channel when training, got input size {tuple(y.shape)}")

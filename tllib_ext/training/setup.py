@@ -15,12 +15,12 @@ from torch import nn
 from tqdm import tqdm
 
 from tllib_ext.cli import method_options
+from tllib_ext.cpu.suit import suit_cpu
 from tllib_ext.errors import UserError, closest
 from tllib_ext.files import locked
 from tllib_ext.guard import one_line
 from tllib_ext.methods import METHODS
 from tllib_ext.methods.base import Method
-from tllib_ext.modules.cpu import suit_cpu
 from tllib_ext.modules.heads import FeatureBottleneck
 from tllib_ext.training.allocator import keep_freed_memory
 from tllib_ext.training.compiling import compile_network

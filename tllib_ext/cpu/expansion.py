@@ -21,7 +21,7 @@ from typing import Any, Tuple
 import torch
 from torch import Tensor, nn
 
-from tllib_ext.modules.convolution import clipped_gradients, convolve, place_rows
+from tllib_ext.cpu.convolution import convolve, convolve_back, place_rows, unclip_
 
 __all__ = ["widen", "widening_pays"]
 
@@ -55,8 +55,8 @@ class _Widen(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad: Tensor, *_: Any) -> Any:
         u, weight, ws, v, gamma, inverse, filters, z = ctx.saved_tensors
-        g, filters_grad = clipped_gradients(grad, z, filters, ctx.how, ctx.top, ctx.needs_input_grad[4])
-        g, a = place_rows(g), weight.shape[1]
+        g, filters_grad = convolve_back(grad, z, filters, ctx.how, of_weight=ctx.needs_input_grad[4])
+        g, a = place_rows(unclip_(g, z, ctx.top)), weight.shape[1]
         p = g.t() @ u
         p, beta_grad = p[:, :a], p[:, a]
         gamma_grad = (p * weight).sum(1) * inverse

@@ -11,10 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tllib_ext.modules.convolution import clipped_gradients, convolve, plain_on_cpu
-from tllib_ext.modules.expansion import widen, widening_pays
+from tllib_ext.cpu.convolution import convolve, convolve_back, plain_on_cpu, unclip_
+from tllib_ext.cpu.expansion import widen, widening_pays
+from tllib_ext.modules.batchnorm import check_batch
 
-__all__ = ["fold_blocks"]
+__all__ = ["Block", "fold_blocks", "is_layer", "top_of", "usual_norm"]
 
 aten = torch.ops.aten
 
@@ -37,23 +38,24 @@ class _NormClipConvolve(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad: Tensor) -> Any:
         y, gamma, mean, inverse, z, weight = ctx.saved_tensors
-        g, weight_grad = clipped_gradients(grad, z, weight, ctx.how, ctx.top, ctx.needs_input_grad[3])
+        g, weight_grad = convolve_back(grad, z, weight, ctx.how, of_weight=ctx.needs_input_grad[3])
+        unclip_(g, z, ctx.top)
         grads = aten.native_batch_norm_backward(g, y, gamma, None, None, mean, inverse, True, ctx.eps, (True, True, True))
         return (*grads, weight_grad, None, None, None)
 
 
 def _norm_clip_convolve(y: Tensor, norm: nn.BatchNorm2d, act: nn.Module, conv: nn.Conv2d) -> Tensor:
-    if y.numel() == y.shape[1]:  # as batch norm itself says
-        raise ValueError(f"Expected more than 1 value per channel when training, got input size {tuple(y.shape)}")
+    check_batch(y)
     norm.num_batches_tracked.add_(1)
-    return _NormClipConvolve.apply(y, norm.weight, norm.bias, conv.weight, norm, _top(act), conv)
+    return _NormClipConvolve.apply(y, norm.weight, norm.bias, conv.weight, norm, top_of(act), conv)
 
 
-def _top(act: nn.Module) -> float:
+def top_of(act: nn.Module) -> float:
+    """Where a ReLU6 or ReLU clips."""
     return 6.0 if isinstance(act, nn.ReLU6) else math.inf
 
 
-class _Block(nn.Sequential):
+class Block(nn.Sequential):
     """[Widening layer,] depthwise layer, narrowing convolution, batch norm: a Sequential whose class was exchanged."""
 
     def forward(self, x: Tensor) -> Tensor:
@@ -66,13 +68,14 @@ class _Block(nn.Sequential):
         else:
             wide, wide_norm, wide_act = before[0]
             if widening_pays(x):
-                y = widen(x, wide, wide_norm, _top(wide_act), depthwise)
+                y = widen(x, wide, wide_norm, top_of(wide_act), depthwise)
             else:
                 y = _norm_clip_convolve(wide(x), wide_norm, wide_act, depthwise)
         return last(_norm_clip_convolve(y, norm, act, narrow))
 
 
-def _usual(norm: nn.Module) -> bool:
+def usual_norm(norm: nn.Module) -> bool:
+    """Whether a layer is a batch norm of images as everybody has it."""
     return type(norm) is nn.BatchNorm2d and norm.affine and norm.track_running_stats and norm.momentum is not None
 
 
@@ -84,17 +87,18 @@ def _pointwise(conv: nn.Module) -> bool:
     return _plain(conv) and conv.kernel_size == conv.stride == (1, 1) and conv.padding == (0, 0) and conv.groups == 1
 
 
-def _is_layer(layer: nn.Module) -> bool:
+def is_layer(layer: nn.Module) -> bool:
+    """Whether a module is (convolution, batch norm, ReLU or ReLU6)."""
     if not isinstance(layer, nn.Sequential) or len(layer) != 3:
         return False
-    return _plain(layer[0]) and _usual(layer[1]) and isinstance(layer[2], (nn.ReLU, nn.ReLU6))
+    return _plain(layer[0]) and usual_norm(layer[1]) and isinstance(layer[2], (nn.ReLU, nn.ReLU6))
 
 
 def _is_block(block: nn.Module) -> bool:
     if type(block) is not nn.Sequential or len(block) not in (3, 4):
         return False
     *layers, narrow, last = block
-    if not (all(map(_is_layer, layers)) and _pointwise(narrow) and _usual(last)):
+    if not (all(map(is_layer, layers)) and _pointwise(narrow) and usual_norm(last)):
         return False
     *before, depthwise = (layer[0] for layer in layers)
     each_alone = depthwise.groups == depthwise.in_channels == depthwise.out_channels and depthwise.kernel_size != (1, 1)
@@ -114,5 +118,5 @@ def fold_blocks(network: nn.Module) -> int:
     """
     blocks = [block for block in network.modules() if _is_block(block)]
     for block in blocks:
-        block.__class__ = _Block
+        block.__class__ = Block
     return len(blocks)

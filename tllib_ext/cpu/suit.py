@@ -5,8 +5,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tllib_ext.modules.convolution import use_matrix_products
-from tllib_ext.modules.inverted import fold_blocks
+from tllib_ext.cpu.convolution import use_matrix_products
+from tllib_ext.cpu.inverted import fold_blocks
 
 __all__ = ["ClipInPlace", "suit_cpu"]
 

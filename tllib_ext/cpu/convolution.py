@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-__all__ = ["GemmConv2d", "clipped_gradients", "convolve", "place_rows", "plain_on_cpu", "use_matrix_products"]
+__all__ = ["GemmConv2d", "convolve", "convolve_back", "place_rows", "plain_on_cpu", "unclip_", "use_matrix_products"]
 
 #: where the product wins: this many output channels or more, on maps of at most this many places.
 MIN_CHANNELS, MAX_PLACES = 128, 256
@@ -26,15 +26,12 @@ class _Convolve(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
         x, weight = ctx.saved_tensors
+        of_x, of_weight = ctx.needs_input_grad[:2]
+        how = ctx.stride, ctx.padding, (1, 1), 1
         if _by_product(x, weight):
-            return (*_product_gradients(grad, x, weight, ctx.needs_input_grad[0], ctx.needs_input_grad[1]), None, None)
-        grad_x = grad_w = None
-        if ctx.needs_input_grad[0]:
-            grad_x = torch.ops.aten.convolution_backward(
-                grad, x, weight, None, ctx.stride, ctx.padding, (1, 1), False, (0, 0), 1, (True, False, False)
-            )[0]
-        if ctx.needs_input_grad[1]:
-            grad_w = _weight_gradient(x, grad, weight.shape, ctx.stride, ctx.padding)
+            return (*convolve_back(grad, x, weight, how, of_x, of_weight), None, None)
+        grad_x = convolve_back(grad, x, weight, how, of_weight=False)[0] if of_x else None
+        grad_w = _weight_gradient(x, grad, weight.shape, ctx.stride, ctx.padding) if of_weight else None
         return grad_x, grad_w, None, None
 
 
@@ -55,20 +52,22 @@ def convolve(x: Tensor, weight: Tensor, how: Any) -> Tensor:
     return (place_rows(x) @ weight.flatten(1).t()).view(n, height, width, -1).permute(0, 3, 1, 2)
 
 
-def clipped_gradients(
-    grad: Tensor, z: Tensor, weight: Tensor, how: Any, top: float, of_weight: bool
-) -> Tuple[Tensor, Optional[Tensor]]:
-    """Back through ``convolve(z, weight, how)`` and the clip between 0 and ``top`` that z came from: the gradients of what
-    was clipped and of the weight."""
-    if _by_product(z, weight):
-        g, weight_grad = _product_gradients(grad, z, weight, True, of_weight)
-    else:
-        stride, padding, dilation, groups = how
-        g, weight_grad, _ = torch.ops.aten.convolution_backward(
-            grad, z, weight, None, stride, padding, dilation, False, (0, 0), groups, (True, of_weight, False)
-        )
-    torch.ops.aten.hardtanh_backward.grad_input(g, z, 0.0, top, grad_input=g)  # in place: nobody else has this g
-    return g, weight_grad
+def convolve_back(
+    grad: Tensor, x: Tensor, weight: Tensor, how: Any, of_x: bool = True, of_weight: bool = True
+) -> Tuple[Optional[Tensor], Optional[Tensor]]:
+    """The gradients of x and of the weight of ``convolve(x, weight, how)``."""
+    if _by_product(x, weight):
+        return _product_gradients(grad, x, weight, of_x, of_weight)
+    stride, padding, dilation, groups = how
+    wanted = (of_x, of_weight, False)
+    return torch.ops.aten.convolution_backward(grad, x, weight, None, stride, padding, dilation, False, (0, 0), groups, wanted)[
+        :2
+    ]
+
+
+def unclip_(grad: Tensor, z: Tensor, top: float) -> Tensor:
+    """Back through the clip between 0 and ``top`` that z came from, in place: for gradients that nobody else has."""
+    return torch.ops.aten.hardtanh_backward.grad_input(grad, z, 0.0, top, grad_input=grad)
 
 
 def _product_gradients(
@@ -83,11 +82,11 @@ def _product_gradients(
 
 
 def plain_on_cpu(x: Tensor, weight: Tensor) -> bool:
-    """Whether products may replace a layer here: images channels-last on a CPU, one full precision, nothing compiled."""
+    """Whether layers may be replaced here: images channels-last (or rows) on a CPU, one full precision, no ``torch.compile``."""
     if torch.compiler.is_compiling() or torch.is_autocast_enabled("cpu") or x.device.type != "cpu":
         return False
-    same = x.dtype in (torch.float32, torch.float64) and x.dtype == weight.dtype
-    return same and x.dim() == 4 and x.is_contiguous(memory_format=torch.channels_last)
+    usual = x.dtype in (torch.float32, torch.float64) and x.dtype == weight.dtype and x.dim() in (2, 4)
+    return usual and x.is_contiguous(memory_format=torch.channels_last if x.dim() == 4 else torch.contiguous_format)
 
 
 def _weight_gradient(x: Tensor, grad: Tensor, shape: torch.Size, stride: Tuple[int, int], padding: Tuple[int, int]) -> Tensor:

@@ -1,0 +1,19 @@
+/* Eight single or four double numbers at once, on any processor: compilers have them as "vector extensions". */
+#include <string.h>
+
+typedef REAL vec __attribute__((vector_size(32)));
+typedef __typeof__((vec){0} < (vec){0}) mask;
+#define WIDTH ((long)(sizeof(vec) / sizeof(REAL)))
+#define INLINE static inline __attribute__((always_inline))
+
+INLINE vec load(const REAL *from) { vec v; memcpy(&v, from, sizeof v); return v; }
+INLINE void store(REAL *to, vec v) { memcpy(to, &v, sizeof v); }
+INLINE vec pick(mask where, vec a, vec b) { return (vec)((where & (mask)a) | (~where & (mask)b)); }
+INLINE vec all(REAL number) { return (vec){0} + number; }
+
+/* Every thread's sums into the first one's: always in the same order, so that a run can be repeated to the last bit. */
+static inline void add_up(double *sums, long count, int threads)
+{
+    for (int thread = 1; thread < threads; thread++)
+        for (long k = 0; k < count; k++) sums[k] += sums[thread * count + k];
+}

@@ -30,7 +30,7 @@ __all__ = ["WinogradConv2d", "suits_winograd"]
 #: from so many channels on, in and out; the additions for fewer cost more than the products save.
 MIN_CHANNELS = 64
 #: bytes of tiles at a time; more would leave the cache.
-CHUNK = 16 << 20
+CHUNK = 8 << 20
 
 
 class _Winograd(torch.autograd.Function):

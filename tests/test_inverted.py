@@ -114,6 +114,17 @@ def test_the_usual_way_elsewhere(monkeypatch):
     assert ours.double().eval()(images()).isfinite().all()
 
 
+def test_images_of_one_channel(finish):
+    """Both layouts are the same in memory for them, but not for what the block makes of them."""
+    plain = block()
+    plain[0][0] = nn.Conv2d(1, WIDE, 1, bias=False).double()
+    ours = copy.deepcopy(plain)
+    fold_blocks(ours)
+    finish(ours)
+    x = images(24, 1).contiguous()
+    assert_same(measured(ours, x), measured(plain, x))
+
+
 @pytest.mark.parametrize("place", [(0, 1), (1, 1), (3,)])
 def test_a_layer_that_keeps_its_statistics_keeps_them(finish, place):
     plain = block()

@@ -198,6 +198,14 @@ def test_a_compiled_network_is_the_same_network(build, shape, exchanged):
     assert_close([ours.train().requires_grad_(False)(x)], [plain.train().requires_grad_(False)(x)])
 
 
+def test_other_numbers_than_the_images_are_refused():
+    y, gamma, beta, _ = problem(2, 8, 4, 0)
+    with pytest.raises(TypeError, match="float64.*float32"):
+        kernels.norm_statistics(y, norm_of(gamma.float(), beta.float()))
+    with pytest.raises(ValueError, match="more than 1 value"):
+        kernels.norm_statistics(y[:0], norm_of(gamma, beta))
+
+
 def test_somebody_elses_gradient_is_not_written_to():
     net = Small().to(memory_format=torch.channels_last)
     use_kernels(net)

@@ -43,8 +43,9 @@ class _NormClip(torch.autograd.Function):
         return (*norm_clip_back(_laid_out(grad), y, memo, ctx.eps, *ctx.clip, out=torch.empty_like(y)), None, None)
 
 
-def _laid_out(grad: Tensor) -> Tensor:
-    return grad.contiguous(memory_format=torch.channels_last)  # as a rule it is; that of a mean over places is not
+def _laid_out(x: Tensor) -> Tensor:
+    # As a rule it is: but the gradient of a mean over places is not, nor what becomes of images with one channel.
+    return x.contiguous(memory_format=torch.channels_last)
 
 
 def _norm_clip(y: Tensor, norm: nn.BatchNorm2d, *clip: float) -> Tensor:
@@ -81,14 +82,14 @@ class _MobileBlock(torch.autograd.Function):
         (w1, _, _, w2, _, _, w3, _, _), (norm1, norm2, norm3), tops, how = args[:9], *args[9:]
         y1 = memo1 = None
         if w1 is None:
-            y2 = convolve(x, w2, how)
+            y2 = _laid_out(convolve(x, w2, how))
         else:
-            y1 = convolve(x, w1, POINTWISE)
+            y1 = _laid_out(convolve(x, w1, POINTWISE))
             memo1 = norm_statistics(y1, norm1)
             y2 = norm_clip_depthwise(y1, memo1, 0.0, tops[0], w2, how[0][0])
         memo2 = norm_statistics(y2, norm2)
         z2 = norm_clip(y2, memo2, 0.0, tops[1])
-        y3 = convolve(z2, w3, POINTWISE)
+        y3 = _laid_out(convolve(z2, w3, POINTWISE))
         memo3 = norm_statistics(y3, norm3)
         ctx.save_for_backward(x, w1, y1, memo1, w2, y2, memo2, z2, w3, y3, memo3)
         ctx.tops, ctx.how, ctx.eps = tops, how, [norm.eps if norm is not None else 0.0 for norm in (norm1, norm2, norm3)]
@@ -101,6 +102,7 @@ class _MobileBlock(torch.autograd.Function):
         (top1, top2), (eps1, eps2, eps3), needed = ctx.tops, ctx.eps, ctx.needs_input_grad
         g, gamma3, beta3 = norm_clip_back(_laid_out(grad), y3, memo3, eps3, *UNCLIPPED, out=torch.empty_like(y3))
         g, of_w3 = convolve_back(g, z2, w3, POINTWISE, of_weight=needed[7])
+        g = _laid_out(g)
         g, gamma2, beta2 = norm_clip_back(g, y2, memo2, eps2, 0.0, top2, out=g)
         of_w1 = gamma1 = beta1 = None
         if w1 is None:

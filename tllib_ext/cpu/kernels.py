@@ -77,6 +77,8 @@ def norm_statistics(y: Tensor, norm: nn.BatchNorm2d) -> Tensor:
     """Mean, variance, scale and shift of a batch norm in training on channels-last images, :math:`(4, C)`; the running
     statistics move."""
     check_batch(y)
+    if not y.dtype == norm.weight.dtype == norm.running_mean.dtype:  # the loops would take one for the other
+        raise TypeError(f"images of {y.dtype}, batch norm of {norm.weight.dtype} and {norm.running_mean.dtype}")
     norm.num_batches_tracked.add_(1)
     channels = y.shape[1]
     memo = y.new_empty(4, channels)

@@ -66,6 +66,6 @@ class BatchNormReplay:
 
 
 def check_batch(y: Tensor) -> None:
-    """Refuse one value per channel in training, in PyTorch's words."""
-    if y.numel() == y.shape[1]:
+    """Refuse less than two values per channel in training, in PyTorch's words."""
+    if y.numel() <= y.shape[1]:
         raise ValueError(f"Expected more than 1 value per channel when training, got input size {tuple(y.shape)}")

@@ -145,19 +145,24 @@ def test_a_channel_that_never_varies():
     assert norm_clip_back(grad, y, memo, 1e-5, *CLIPS[0], grad)[0].isfinite().all()
 
 
-def test_the_same_bits_every_time_with_any_number_of_threads():
+@pytest.fixture
+def threads(request):
+    """So many for PyTorch and the loops."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(request.param)
+    yield request.param
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("threads", [5], indirect=True)
+def test_the_same_bits_every_time(threads):
     y, gamma, beta, grad = problem(5, 24, 16, 0, torch.float32)
-    weight, before, found = random(9, 24, 1, 3, 3, dtype=torch.float32), torch.get_num_threads(), []
-    try:
-        torch.set_num_threads(5)
-        for _ in range(20):
-            memo = kernels.norm_statistics(y, norm_of(gamma, beta))
-            back = norm_clip_depthwise_back(grad, y, memo, 1e-5, 0.0, 6.0, weight, 1)
-            found.append(
-                torch.cat([t.flatten() for t in (memo, *back, *norm_clip_back(grad, y, memo, 1e-5, 0.0, 6.0, y.clone()))])
-            )
-    finally:
-        torch.set_num_threads(before)
+    weight, found = random(9, 24, 1, 3, 3, dtype=torch.float32), []
+    for _ in range(20):
+        memo = kernels.norm_statistics(y, norm_of(gamma, beta))
+        both = norm_clip_depthwise_back(grad, y, memo, 1e-5, 0.0, 6.0, weight, 1)
+        both += norm_clip_back(grad, y, memo, 1e-5, 0.0, 6.0, torch.empty_like(y))
+        found.append(torch.cat([t.flatten() for t in (memo, *both)]))
     assert all(torch.equal(found[0], other) for other in found)
 
 
@@ -187,7 +192,8 @@ def together(net, x):
         (lambda: FeatureBottleneck(6, 8, "none"), (5, 6), 0),
     ],
 )
-def test_a_compiled_network_is_the_same_network(build, shape, exchanged):
+@pytest.mark.parametrize("threads", [1, 2], indirect=True)
+def test_a_compiled_network_is_the_same_network(threads, build, shape, exchanged):
     torch.manual_seed(0)
     plain = build().double().to(memory_format=torch.channels_last)
     ours = copy.deepcopy(plain)

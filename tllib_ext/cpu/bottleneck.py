@@ -4,6 +4,7 @@ import math
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tllib_ext.cpu.convolution import plain_on_cpu
@@ -12,16 +13,14 @@ from tllib_ext.modules.heads import FeatureBottleneck
 
 __all__ = ["CompiledBottleneck", "suits_bottleneck"]
 
-#: the outputs are computed in so many parts: a product with few rows is shared better between two processors like this.
+#: the outputs are computed in so many parts: several threads share a product with few rows better like this.
 SLICES = 4
 
 
 class _Bottleneck(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, gamma: Tensor, beta: Tensor, norm: nn.BatchNorm1d) -> Tensor:
-        n, width = len(x), len(weight)
-        slices = weight.view(SLICES, width // SLICES, -1).transpose(1, 2)
-        y = torch.baddbmm(bias.view(SLICES, 1, -1), x.expand(SLICES, *x.shape), slices).transpose(0, 1).reshape(n, width)
+        y = _linear(x, weight, bias)
         memo = norm_statistics(y, norm)
         ctx.save_for_backward(x, weight, y, memo)
         ctx.eps = norm.eps
@@ -33,11 +32,23 @@ class _Bottleneck(torch.autograd.Function):
         x, weight, y, memo = ctx.saved_tensors
         g, of_gamma, of_beta = norm_clip_back(grad.contiguous(), y, memo, ctx.eps, 0.0, math.inf, out=torch.empty_like(y))
         of_x = g @ weight if ctx.needs_input_grad[0] else None
-        of_weight = None
-        if ctx.needs_input_grad[1]:
-            slices = g.view(len(g), SLICES, -1).permute(1, 2, 0)
-            of_weight = torch.bmm(slices, x.expand(SLICES, *x.shape)).view_as(weight)
+        of_weight = _weight_gradient(g, x) if ctx.needs_input_grad[1] else None
         return of_x, of_weight, g.sum(0), of_gamma, of_beta, None
+
+
+def _linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    if torch.get_num_threads() == 1:
+        return F.linear(x, weight, bias)
+    slices = weight.view(SLICES, len(weight) // SLICES, -1).transpose(1, 2)
+    y = torch.baddbmm(bias.view(SLICES, 1, -1), x.expand(SLICES, *x.shape), slices)
+    return y.transpose(0, 1).reshape(len(x), len(weight))
+
+
+def _weight_gradient(g: Tensor, x: Tensor) -> Tensor:
+    if torch.get_num_threads() == 1:
+        return g.t() @ x
+    slices = g.view(len(g), SLICES, -1).permute(1, 2, 0)
+    return torch.bmm(slices, x.expand(SLICES, *x.shape)).view(g.shape[1], -1)
 
 
 class CompiledBottleneck(FeatureBottleneck):

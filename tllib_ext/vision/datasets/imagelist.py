@@ -10,6 +10,7 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Union
 import numpy as np
 
 from tllib_ext.errors import UserError
+from tllib_ext.vision.transforms import as_rgb
 
 __all__ = ["IMAGE_SUFFIXES", "ImageList", "ImageFolder", "FeatureList", "load_image"]
 
@@ -61,7 +62,9 @@ def load_image(path: Union[str, os.PathLike]) -> Any:
         raise UserError(f"{'not an image but a folder or device' if os.path.exists(path) else 'image not found'}: {path}")
     try:
         with _QUIET, Image.open(path, formats=FORMATS) as image:
-            return _eight_bits(ImageOps.exif_transpose(image)).convert("RGB")
+            ImageOps.exif_transpose(image, in_place=True)
+            image.load()
+            return as_rgb(_eight_bits(image))
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
         limit = f"more than {Image.MAX_IMAGE_PIXELS:,} pixels"
         raise UserError(f"image too large to be decoded safely: {path} ({limit}); make it smaller") from None

@@ -7,7 +7,7 @@
     python examples/benchmark.py scale                                 a list of a million lines, many classes, processes
 
 Parts: step (an iteration of the paper's method), data (images per second), eval (an evaluation), scale (what grows with what).
-Every side runs in a process of its own, both are asked in turn; the median of the rounds counts. Ratio above one: we are faster.
+Every side runs in a process of its own, all are asked in turn; the median of the rounds counts. Ratio above one: we are faster.
 """
 
 import argparse

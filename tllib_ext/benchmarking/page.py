@@ -63,7 +63,8 @@ TABLES: Dict[str, Tuple[str, List[Column]]] = {
     "step": ("Training step", [
         ("network", _setting), ("longhand ms", "plain_ms"), ("ours ms", "ours_ms"),
         ("faster (by CPU time)", _times("ratio")), ("longhand forwards / backwards", _passes("plain")),
-        ("ours", _passes("ours")), ("warm-up s", lambda row: f"{row['warm_up_s']:.1f}"), ("longhand MB", "plain_mb"), ("ours MB", "ours_mb"),
+        ("ours", _passes("ours")), ("warm-up s", lambda row: f"{row['warm_up_s']:.1f}"),
+        ("longhand MB", "plain_mb"), ("ours MB", "ours_mb"),
         ("largest difference, float64", "difference"), ("float32", "float32_difference")]),
     "data": ("Data pipeline", [
         ("photographs", "domain"), ("number", "images"), ("Pillow images/s", "plain_per_s"),

@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+import torch
 from conftest import ROOT
 
 from tllib_ext.benchmarking.contest import Contestant, Timing, alternate, median, ratio
@@ -14,11 +15,21 @@ from tllib_ext.benchmarking.scale import Metrics, Start, write_list
 from tllib_ext.benchmarking.scenes import OurStep, PlainStep
 from tllib_ext.errors import UserError
 from tllib_ext.files import BEGIN, END
+from tllib_ext.training.compiling import why_not
+
+
+@pytest.fixture(params=[False, True], ids=["eager", "compiled"])
+def compile(request):
+    """Whether our side is compiled."""
+    if request.param and why_not(torch.device("cpu")):
+        pytest.skip(f"nothing can be compiled here: {why_not(torch.device('cpu'))}")
+    return request.param
 
 
 @pytest.mark.parametrize("arch, batch", [("features", 8), ("small_cnn", 4)])
-def test_both_forms_end_with_the_same_parameters(arch, batch):
-    plain, ours = (build(arch=arch, px=32, batch=batch, double=True, count=True) for build in (PlainStep, OurStep))
+def test_both_forms_end_with_the_same_parameters(arch, batch, compile):
+    scene = dict(arch=arch, px=32, batch=batch, double=True, count=True)
+    plain, ours = PlainStep(**scene), OurStep(compile=compile, **scene)
     start = plain.state()
     assert difference(start, ours.state()) == 0
     for side in (plain, ours):
@@ -30,8 +41,9 @@ def test_both_forms_end_with_the_same_parameters(arch, batch):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("arch", ["mobilenet_v2", "resnet18"])
-def test_large_networks_end_with_the_same_parameters_too(arch):
-    plain, ours = (build(arch=arch, px=64, batch=6, double=True) for build in (PlainStep, OurStep))
+def test_large_networks_end_with_the_same_parameters_too(arch, compile):
+    scene = dict(arch=arch, px=64, batch=6, double=True)
+    plain, ours = PlainStep(**scene), OurStep(compile=compile, **scene)
     for side in (plain, ours):
         side.run(2)
     assert difference(plain.state(), ours.state()) <= TOLERANCE

@@ -12,36 +12,36 @@
 
 #define BLOCK 64 /* rows whose sums are kept in REAL */
 
+/* total: for every channel the sums over the rows r of two numbers, which may use `r` and `c`. */
+#define SUM_ROWS(total, first, second) \
+    _Pragma("omp parallel num_threads(threads)") \
+    { \
+        double *mine = total + omp_get_thread_num() * 2 * channels; \
+        REAL *sum = malloc(2 * channels * sizeof *sum), *other = sum + channels; \
+        _Pragma("omp for schedule(static)") \
+        for (long b = 0; b < (rows + BLOCK - 1) / BLOCK; b++) { \
+            memset(sum, 0, 2 * channels * sizeof *sum); \
+            for (long r = b * BLOCK; r < rows && r < (b + 1) * BLOCK; r++) \
+                _Pragma("omp simd") \
+                for (long c = 0; c < channels; c++) { \
+                    sum[c] += first; \
+                    other[c] += second; \
+                } \
+            for (long c = 0; c < 2 * channels; c++) mine[c] += sum[c]; \
+        } \
+        free(sum); \
+    } \
+    add_up(total, 2 * channels, threads);
+
 /* Mean and variance of the batch, towards which the running ones move, and what normalises it:
  * (y - mean) * scale + shift. */
 void norm_statistics(const REAL *restrict y, long rows, long channels, const REAL *restrict gamma, const REAL *restrict beta,
                      REAL eps, REAL momentum, REAL *restrict running_mean, REAL *restrict running_var, REAL *restrict mean,
                      REAL *restrict var, REAL *restrict scale, REAL *restrict shift, int threads)
 {
-    long blocks = (rows + BLOCK - 1) / BLOCK;
     double *total = calloc(threads * 2 * channels, sizeof *total);
-    #pragma omp parallel num_threads(threads)
-    {
-        double *mine = total + omp_get_thread_num() * 2 * channels;
-        REAL *sum = malloc(2 * channels * sizeof *sum), *square = sum + channels;
-        #pragma omp for schedule(static)
-        for (long b = 0; b < blocks; b++) {
-            long end = (b + 1) * BLOCK < rows ? (b + 1) * BLOCK : rows;
-            memset(sum, 0, 2 * channels * sizeof *sum);
-            for (long r = b * BLOCK; r < end; r++) {
-                const REAL *row = y + r * channels;
-                #pragma omp simd
-                for (long c = 0; c < channels; c++) {
-                    REAL d = row[c] - y[c]; /* from the first row: squares of what is far from zero would cancel */
-                    sum[c] += d;
-                    square[c] += d * d;
-                }
-            }
-            for (long c = 0; c < 2 * channels; c++) mine[c] += sum[c];
-        }
-        free(sum);
-    }
-    add_up(total, 2 * channels, threads);
+    #define FROM_FIRST (y[r * channels + c] - y[c]) /* squares of what is far from zero would cancel */
+    SUM_ROWS(total, FROM_FIRST, FROM_FIRST * FROM_FIRST)
     for (long c = 0; c < channels; c++) {
         double m = total[c] / rows, v = total[channels + c] / rows - m * m;
         mean[c] = y[c] + m;
@@ -76,32 +76,12 @@ void norm_clip_back(const REAL *g, const REAL *restrict y, long rows, long chann
                     REAL bottom, REAL top, REAL *of_y, REAL *restrict of_gamma, REAL *restrict of_beta,
                     int threads)
 {
-    long blocks = (rows + BLOCK - 1) / BLOCK;
     double *total = calloc(threads * 2 * channels, sizeof *total);
     REAL *by_row = malloc(2 * channels * sizeof *by_row), *by_y = by_row + channels;
-    #pragma omp parallel num_threads(threads)
-    {
-        double *mine = total + omp_get_thread_num() * 2 * channels;
-        REAL *sum = malloc(2 * channels * sizeof *sum), *product = sum + channels;
-        #pragma omp for schedule(static)
-        for (long b = 0; b < blocks; b++) {
-            long end = (b + 1) * BLOCK < rows ? (b + 1) * BLOCK : rows;
-            memset(sum, 0, 2 * channels * sizeof *sum);
-            for (long r = b * BLOCK; r < end; r++) {
-                const REAL *row = y + r * channels, *grad = g + r * channels;
-                #pragma omp simd
-                for (long c = 0; c < channels; c++) {
-                    REAL value = (row[c] - mean[c]) * scale[c] + shift[c];
-                    REAL passed = value > bottom && value < top ? grad[c] : 0;
-                    sum[c] += passed;
-                    product[c] += passed * (row[c] - mean[c]);
-                }
-            }
-            for (long c = 0; c < 2 * channels; c++) mine[c] += sum[c];
-        }
-        free(sum);
-    }
-    add_up(total, 2 * channels, threads);
+    #define CENTRED (y[r * channels + c] - mean[c])
+    #define VALUE (CENTRED * scale[c] + shift[c])
+    #define PASSED (VALUE > bottom && VALUE < top ? g[r * channels + c] : 0)
+    SUM_ROWS(total, PASSED, PASSED * CENTRED)
     for (long c = 0; c < channels; c++) {
         REAL inverse = 1 / sqrt(var[c] + eps);
         of_beta[c] = total[c];
@@ -111,15 +91,9 @@ void norm_clip_back(const REAL *g, const REAL *restrict y, long rows, long chann
     }
     free(total);
     #pragma omp parallel for schedule(static) num_threads(threads)
-    for (long r = 0; r < rows; r++) {
-        const REAL *row = y + r * channels, *grad = g + r * channels;
-        REAL *out = of_y + r * channels;
+    for (long r = 0; r < rows; r++)
         #pragma omp simd
-        for (long c = 0; c < channels; c++) {
-            REAL value = (row[c] - mean[c]) * scale[c] + shift[c];
-            REAL passed = value > bottom && value < top ? grad[c] : 0;
-            out[c] = scale[c] * (passed - by_row[c] - (row[c] - mean[c]) * by_y[c]);
-        }
-    }
+        for (long c = 0; c < channels; c++)
+            of_y[r * channels + c] = scale[c] * (PASSED - by_row[c] - CENTRED * by_y[c]);
     free(by_row);
 }

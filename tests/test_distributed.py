@@ -16,6 +16,7 @@ from torch import nn
 from tllib_ext.methods import METHODS
 from tllib_ext.methods.base import Batch
 from tllib_ext.methods.divergence import Divergence, DivergenceHparams
+from tllib_ext.modules.global_norm import is_global, normalise_globally
 from tllib_ext.training.context import Context
 from tllib_ext.training.distributed import gather_rows, pooled_any, pooled_mean, pooled_small_loss, rank, world_size
 from tllib_ext.training.players import Players
@@ -24,9 +25,9 @@ from tllib_ext.vision.datasets.split import LabelSplit
 SPLIT = LabelSplit(["a", "b", "c"], ["p", "q"], ["u"])
 
 
-def flags(root, log, batch, *more):
+def flags(root, log, batch, *more, norm="none"):
     return [root, "-d", "features", "-s", "alpha", "-t", "beta", "--split", "3/2/1", "--noise", "pair", "--rate", 0.25,
-            "--bottleneck", 8, "--bottleneck-norm", "none", "-b", batch, "--steps", 20, "--eval-every", 10, "--no-report",
+            "--bottleneck", 8, "--bottleneck-norm", norm, "-b", batch, "--steps", 20, "--eval-every", 10, "--no-report",
             "--hp", "warmup=3", "--log", log, *more]  # fmt: skip
 
 
@@ -44,9 +45,10 @@ def train_run(words):
     return results, {name: value.cpu().numpy() for name, value in parts.method.state_dict().items()}
 
 
-def test_two_processes_and_one_end_alike(feature_root, tmp_path):
-    (one, alone), = Together(1, train_run, flags(feature_root, tmp_path / "one", 36)).results()
-    (two, first), (_, second) = Together(2, train_run, flags(feature_root, tmp_path / "two", 18)).results()
+@pytest.mark.parametrize("norm", ["none", "batch"])
+def test_two_processes_and_one_end_alike(feature_root, tmp_path, norm):
+    (one, alone), = Together(1, train_run, flags(feature_root, tmp_path / "one", 36, norm=norm)).results()
+    (two, first), (_, second) = Together(2, train_run, flags(feature_root, tmp_path / "two", 18, norm=norm)).results()
     assert 0 < one["train_kept"] < 1 and one["train_known"] > 0  # selection and Step C took part
     for name in alone:
         np.testing.assert_array_equal(first[name], second[name])
@@ -57,6 +59,40 @@ def test_two_processes_and_one_end_alike(feature_root, tmp_path):
     # One process writes, and every image stands in the file once.
     lines = [(tmp_path / run / "predictions.csv").read_text().splitlines() for run in ("one", "two")]
     assert len(lines[0]) == len(lines[1]) == len({line.split(",")[0] for line in lines[1]})
+
+
+def normalise(x, g, kind, world):
+    """Forward and backward through a batch norm with this process's share of the samples; everything that it changes."""
+    layer = {2: nn.BatchNorm1d, 4: nn.BatchNorm2d}[x.ndim](x.shape[1]).to(kind)
+    nn.init.uniform_(layer.weight, 0.5, 2, generator=torch.Generator().manual_seed(0))
+    if world > 1:
+        assert normalise_globally(layer) == 1 and is_global(layer)
+    share = len(x) // world
+    mine = slice(rank() * share, (rank() + 1) * share)
+    part = x[mine].to(kind).requires_grad_()
+    out = layer(part)
+    grads = torch.autograd.grad(out, [part, layer.weight, layer.bias], g[mine].to(out))
+    still = layer.eval()(x.to(kind))
+    numbers = [out, grads[0], *grads[1:], layer.running_mean, layer.running_var, layer.num_batches_tracked, still]
+    return [value.detach().float().numpy() for value in numbers]
+
+
+@pytest.mark.parametrize("shape, kind, tolerance", [
+    ((8, 5), torch.float64, 1e-6), ((8, 5), torch.float32, 1e-5), ((4, 5, 3, 2), torch.float32, 1e-5),
+    ((2, 5, 1, 1), torch.float64, 1e-6)])  # fmt: skip
+def test_batch_norm_is_over_the_global_batch(shape, kind, tolerance):
+    g = torch.Generator().manual_seed(1)
+    x, grad = 3 * torch.randn(shape, generator=g) + torch.arange(5.0).view(-1, *[1] * (len(shape) - 2)), torch.randn(shape, generator=g)
+    alone = normalise(x, grad, kind, 1)
+    first, second = Together(2, normalise, x, grad, kind, 2).results()
+    for i, (whole, a, b) in enumerate(zip(alone, first, second)):
+        if i < 2:  # the processes have parts of the samples
+            a = np.concatenate([a, b])
+        elif i < 4:  # and of the sums over them
+            a = a + b
+        else:
+            np.testing.assert_array_equal(a, b)
+        np.testing.assert_allclose(a, whole, rtol=tolerance, atol=tolerance, err_msg=str(i))
 
 
 def pooled():

@@ -118,7 +118,7 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
                    help="extract features once, keep them on disk, train a bottleneck on top: minutes on a laptop")
     g.add_argument("--bottleneck", type=_positive, default=512, help="width of that bottleneck (default: 512)")
     g.add_argument("--bottleneck-norm", choices=["batch", "none"], default="batch",
-                   help="its normalisation; none: the same result on any number of processes (default: batch)")
+                   help="its normalisation (default: batch)")
 
     g = parser.add_argument_group("training")
     g.add_argument("--steps", type=_positive, help="iterations; default: 5001 (images), 1000 (features), 300 (glyphs)")
@@ -131,6 +131,9 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
                    help="the same bytes on CUDA too: only kernels with one result, slower (a CPU run needs no flag)")
     g.add_argument("--precision", default="auto", choices=["auto", "fp32", "tf32", "bf16", "fp16"],
                    help="auto: bf16 on CUDA that has it, else fp16; fp32 on a CPU. Losses are always fp32")
+    g.add_argument("--batch-norm", choices=["global", "local"], default="global",
+                   help="under torchrun, over the images of all processes (default): the same result on any number of them;\n"
+                        "or over each one's own: less to exchange, another result")
     g.add_argument("--compile", action="store_true",
                    help="a faster backbone, equal up to rounding. CPU: loops that its C compiler builds in a second; "
                         "GPU: torch.compile, which takes minutes to start and pays in long runs")

@@ -62,5 +62,7 @@ class CompiledBottleneck(FeatureBottleneck):
 
 
 def suits_bottleneck(module: nn.Module) -> bool:
-    """Whether a module is a bottleneck with a batch norm, of a width that can be cut."""
-    return type(module) is FeatureBottleneck and len(module) == 3 and module.out_features % SLICES == 0
+    """Whether a module is a bottleneck with a batch norm of its own samples, of a width that can be cut."""
+    if type(module) is not FeatureBottleneck or type(module[1]) is not nn.BatchNorm1d:
+        return False
+    return module.out_features % SLICES == 0

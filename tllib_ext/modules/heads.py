@@ -89,8 +89,7 @@ class FeatureBottleneck(nn.Sequential):
     Args:
         in_features (int): width of the frozen features
         out_features (int): width of what the heads see
-        norm (str): ``"batch"`` or ``"none"``, with which a sample's feature is its own affair: the result of a run does not
-            depend on how many processes share a batch
+        norm (str): ``"batch"``, or ``"none"``, with which a sample's feature is its own affair
     """
 
     def __init__(self, in_features: int, out_features: int = 512, norm: str = "batch"):

@@ -32,6 +32,7 @@ def head(parts: Parts, folder: Path) -> str:
     parameters = sum(p.numel() for p in parts.method.parameters())
     draw = f"{args.noise} {args.rate:g} ({args.noise_mode}, seed {args.noise_seed})"
     seen = args.steps * args.batch_size * world_size()
+    batch = f"{args.batch_size}" if world_size() == 1 else f"{world_size()} x {args.batch_size}"
     labelled, split = parts.target.view.targets is not None, parts.data.split
     classes = f"{split.num_source} classes: {', '.join(split.source_classes)}\n  the target may hold any of them, and others"
     wrong = f"{noisy.is_flipped.sum()} of {len(noisy)} labels wrong, {noisy.realised_rate:.2%}; {spread}"
@@ -40,7 +41,7 @@ def head(parts: Parts, folder: Path) -> str:
         f"{parts.data.target_name} ({len(parts.target)} images{'' if labelled else ', unlabelled'})",
         split.table() if labelled else classes,
         "label noise: none simulated" if args.noise == "none" else f"label noise: {draw}; {wrong}",
-        f"{args.steps} steps of {args.batch_size} + {args.batch_size}: {seen / len(parts.source):.1f} passes over the source, "
+        f"{args.steps} steps of {batch} + {batch}: {seen / len(parts.source):.1f} passes over the source, "
         f"{seen / len(parts.target):.1f} over the target; {parameters:,} parameters on {parts.device}",
         f"files: {folder}",
     ])  # fmt: skip

@@ -13,6 +13,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from tllib_ext.alignment.divergence import num_kept, small_loss_mask
+from tllib_ext.modules.global_norm import is_global
 
 __all__ = [
     "start",
@@ -41,10 +42,11 @@ def start(device: str) -> str:
 
 @torch.no_grad()
 def average_buffers(module: torch.nn.Module) -> None:
-    """Give every process the mean of all processes' batch-norm statistics, so that they stay one model."""
+    """Give every process the mean of all processes' batch-norm statistics, so that they stay one model; a layer that
+    normalises over all of them has the same ones everywhere."""
     if world_size() == 1:
         return
-    layers = [m for m in module.modules() if isinstance(m, torch.nn.modules.batchnorm._BatchNorm)]
+    layers = [m for m in module.modules() if isinstance(m, torch.nn.modules.batchnorm._BatchNorm) and not is_global(m)]
     buffers = [b for layer in layers for b in (layer.running_mean, layer.running_var) if b is not None]
     if not buffers:
         return

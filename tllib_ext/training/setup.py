@@ -21,6 +21,7 @@ from tllib_ext.files import locked
 from tllib_ext.guard import one_line
 from tllib_ext.methods import METHODS
 from tllib_ext.methods.base import Method
+from tllib_ext.modules.global_norm import normalise_globally
 from tllib_ext.modules.heads import FeatureBottleneck
 from tllib_ext.training.allocator import keep_freed_memory
 from tllib_ext.training.compiling import compile_network
@@ -145,6 +146,8 @@ def build(args: argparse.Namespace) -> Parts:
     torch.manual_seed(args.seed)
     source, target, backbone, frozen = _inputs(args, data, noisy, target_view, device)
     method = cls(backbone, data.split, hparams).to(device)
+    if args.batch_norm == "global":
+        normalise_globally(method)
     if device.type == "cpu":
         keep_freed_memory()
         suit_cpu(method.backbone)
@@ -179,6 +182,7 @@ def _fill_defaults(args: argparse.Namespace, data: Data) -> None:
     frozen = data.is_features or args.freeze_backbone
     args.data, args.source, args.target = data.name, data.source_name, data.target_name
     args.split = str(data.split)
+    args.batch_norm = args.batch_norm if world_size() > 1 else None  # one process has all samples anyway
     args.noise = args.noise or ("pair" if glyphs else "none")
     args.steps = args.steps or (300 if glyphs else 1000 if frozen else 5001)
     args.eval_every = args.eval_every or max(1, args.steps // 10)

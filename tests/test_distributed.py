@@ -81,8 +81,8 @@ def normalise(x, g, kind, world):
     ((8, 5), torch.float64, 1e-6), ((8, 5), torch.float32, 1e-5), ((4, 5, 3, 2), torch.float32, 1e-5),
     ((2, 5, 1, 1), torch.float64, 1e-6)])  # fmt: skip
 def test_batch_norm_is_over_the_global_batch(shape, kind, tolerance):
-    g = torch.Generator().manual_seed(1)
-    x, grad = 3 * torch.randn(shape, generator=g) + torch.arange(5.0).view(-1, *[1] * (len(shape) - 2)), torch.randn(shape, generator=g)
+    x, grad = torch.randn(2, *shape, generator=torch.Generator().manual_seed(1))
+    x = 3 * x + torch.arange(5.0).view(-1, *[1] * (len(shape) - 2))
     alone = normalise(x, grad, kind, 1)
     first, second = Together(2, normalise, x, grad, kind, 2).results()
     for i, (whole, a, b) in enumerate(zip(alone, first, second)):

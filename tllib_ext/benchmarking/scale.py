@@ -124,6 +124,7 @@ def steps_by_processes(processes: List[int], steps: int, batch: int = 36) -> Lis
 
 
 def _share(rank: int, world: int, port: int, batch: int, steps: int, answers: Any) -> None:
+    from tllib_ext.modules.global_norm import normalise_globally
     from tllib_ext.training.distributed import start
 
     torch.set_num_threads(1)
@@ -131,6 +132,8 @@ def _share(rank: int, world: int, port: int, batch: int, steps: int, answers: An
                       MASTER_PORT=str(port))  # fmt: skip
     start("cpu")
     ours = OurStep(arch="features", batch=batch)
+    if world > 1:
+        normalise_globally(ours.method)  # as every run does
     ours.run(2)
     begin = time.perf_counter()
     ours.run(steps, 2)

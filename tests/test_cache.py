@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import shutil
 import time
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from PIL import Image
 
 from tllib_ext.errors import UserError
 from tllib_ext.training.domain import Domain, Steps
-from tllib_ext.vision.datasets import cache
+from tllib_ext.vision.datasets import cache, frozen
 from tllib_ext.vision.datasets.imagelist import ImageFolder, load_image
 from tllib_ext.vision.datasets.pixels import DiskPixels, LazyPixels, RamPixels, open_pixels
 from tllib_ext.vision.datasets.split import LabelSplit
@@ -42,8 +43,8 @@ def view(image_root):
 
 
 def files(folder):
-    """What is in a cache folder but its locks."""
-    return sorted(p.name for p in Path(folder).glob("*") if p.suffix != ".lock" and not p.name.endswith(".lock"))
+    """What is in a cache folder but its locks and notes."""
+    return sorted(p.name for p in Path(folder).glob("*") if p.is_file() and not p.name.endswith(".lock"))
 
 
 def test_the_same_pixels_before_the_crop_as_pillow(view, tmp_path):
@@ -117,18 +118,41 @@ def test_training_batches_do_not_depend_on_the_cache(view, tmp_path):
 
 
 def test_the_file_is_used_again_and_belongs_to_its_content(view, image_root, tmp_path, monkeypatch):
+    def key(view=view, resize=16):
+        return cache.pixel_key(view, resize, tmp_path)
+
     DiskPixels(view, 16, tmp_path)
     assert len(files(tmp_path)) == 1
+    first = key()
+    assert key(resize=17) != first
+    assert key(UniversalView(ImageFolder(image_root / "photo", loader=Image.open), SPLIT, "source")) != first
+    assert key(Listed(view.paths[::-1])) != first
     monkeypatch.setattr(cache, "decode_all", lambda *args: pytest.fail("decoded again"))
     DiskPixels(view, 16, tmp_path)
-    key = cache.pixel_key(view, 16)
-    assert cache.pixel_key(view, 17) != key
-    before = os.stat(view.path(0))
-    os.utime(view.path(0), ns=(before.st_atime_ns, before.st_mtime_ns + 1))
-    assert cache.pixel_key(view, 16) != key
-    os.utime(view.path(0), ns=(before.st_atime_ns, before.st_mtime_ns))
-    assert cache.pixel_key(view, 16) == key
-    assert cache.pixel_key(UniversalView(ImageFolder(image_root / "photo", loader=Image.open), SPLIT, "source"), 16) != key
+    os.utime(view.path(0))  # touched
+    DiskPixels(view, 16, tmp_path)
+    shutil.copytree(image_root, tmp_path / "elsewhere")
+    DiskPixels(UniversalView(ImageFolder(tmp_path / "elsewhere" / "photo"), SPLIT, "source"), 16, tmp_path)
+
+
+def test_an_edit_that_keeps_size_and_time_is_seen(view, tmp_path):
+    first, facts, path = cache.pixel_key(view, 16, tmp_path), os.stat(view.path(0)), Path(view.path(0))
+    content = path.read_bytes()
+    time.sleep(0.05)  # the file system's clock ticks slowly
+    path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    os.utime(path, ns=(facts.st_atime_ns, facts.st_mtime_ns))
+    assert (os.stat(path).st_size, os.stat(path).st_mtime_ns) == (facts.st_size, facts.st_mtime_ns)
+    assert cache.pixel_key(view, 16, tmp_path) != first
+
+
+def test_files_that_stay_as_they_are_are_read_once(view, tmp_path, monkeypatch):
+    first = cache.pixel_key(view, 16, tmp_path, threads=2)
+    monkeypatch.setattr(frozen, "_content", lambda path: pytest.fail("read again"))
+    assert cache.pixel_key(view, 16, tmp_path) == first
+    monkeypatch.undo()
+    (note,) = (path for path in (tmp_path / "contents").iterdir() if path.suffix != ".lock")
+    note.write_text("damaged")
+    assert cache.pixel_key(view, 16, tmp_path) == first
 
 
 def test_nobody_writes_to_the_file_through_the_array(view, tmp_path):

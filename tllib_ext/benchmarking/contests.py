@@ -128,7 +128,7 @@ def compare_data(
                 for who in both.values():
                     who.ask("run", 1)
                 read = _result(alternate(both, "run", [(batches, 1 + batches * i) for i in range(repeats)]), batches * batch, "s")
-                made = _result(alternate(both, "everything", [()] * max(1, repeats // 2)), len(paths), "s")
+                made = _result(alternate(both, "everything", [()] * repeats), len(paths), "s")
             rows.append({"domain": name, "images": len(paths), "batch": batch, "repeats": repeats,
                          "plain_per_s": 1 / read["plain_s"], "ours_per_s": 1 / read["ours_s"], "ratio": read["ratio"],
                          "ratio_cpu": read["ratio_cpu"], "build_per_s": 1 / made["ours_s"], "build_ratio": made["ratio"],

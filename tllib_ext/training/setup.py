@@ -207,16 +207,16 @@ def _inputs(
     if not args.freeze_backbone:
         return source, target, backbone.to(memory_format=torch.channels_last), None
     frozen = backbone.to(device, memory_format=torch.channels_last).eval().requires_grad_(False)
-    digest = state_digest(frozen)
+    digest, folder = state_digest(frozen), cache_dir() / "features"
     for domain, name in ((source, data.source_name), (target, data.target_name)):
-        key = f"features 1 {args.arch} {digest} {data.resize} {data.crop} {files_digest(domain.view.paths)}"
-        features = _extract(key, frozen, domain, f"features of {name}")
+        contents = files_digest(domain.view.paths, folder, args.workers)
+        key = f"features 2 {args.arch} {digest} {data.resize} {data.crop} {contents}"
+        features = _extract(folder, key, frozen, domain, f"features of {name}")
         domain.use_features(torch.from_numpy(features))
     return source, target, FeatureBottleneck(frozen.out_features, args.bottleneck, args.bottleneck_norm), frozen
 
 
-def _extract(key: str, frozen: nn.Module, domain: Domain, title: str) -> np.ndarray:
-    folder = cache_dir() / "features"
+def _extract(folder: Path, key: str, frozen: nn.Module, domain: Domain, title: str) -> np.ndarray:
     name = hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()[:32]
     # The first of another run's processes that need the same features makes them, the others wait and find them.
     with locked(cache_dir() / "locks" / name) if rank() == 0 else nullcontext():

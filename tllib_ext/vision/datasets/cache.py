@@ -17,16 +17,13 @@ from tqdm import tqdm
 
 from tllib_ext.errors import UserError
 from tllib_ext.files import locked
-from tllib_ext.vision.datasets.frozen import files_digest
+from tllib_ext.vision.datasets.frozen import CHUNK, files_digest
 from tllib_ext.vision.transforms import decode
 
 __all__ = ["read_pixels", "pixel_key", "decode_all", "cached_pixels"]
 
 #: another number makes every older file useless: change it when `decode` or a loader gives other pixels.
-VERSION = 1
-
-#: images that a thread takes at a time.
-CHUNK = 32
+VERSION = 2
 
 
 def read_pixels(view: Any, index: int, resize: int) -> np.ndarray:
@@ -40,13 +37,13 @@ def read_pixels(view: Any, index: int, resize: int) -> np.ndarray:
         raise UserError(f"unreadable image {path}: {error}") from None
 
 
-def pixel_key(view: Any, resize: int) -> str:
-    """Digest of the files (name, size, time of change), their order, the loader, its library and the size."""
+def pixel_key(view: Any, resize: int, folder: Path, threads: int = 1) -> str:
+    """Digest of what is in the files, their order, the loader, its library and the size; ``folder`` keeps notes of it."""
     import PIL
 
     loader = view.loader
     name = f"{getattr(loader, '__module__', '')}.{getattr(loader, '__qualname__', type(loader).__name__)}"
-    text = f"pixels {VERSION} {PIL.__version__} {name} {resize} {files_digest(view.paths)}"
+    text = f"pixels {VERSION} {PIL.__version__} {name} {resize} {files_digest(view.paths, folder, threads)}"
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
@@ -85,7 +82,7 @@ def cached_pixels(view: Any, resize: int, folder: Path, threads: int = 1, title:
     Shape:
         - Outputs: :math:`(N, R, R, 3)` uint8; writing to it does not change the file
     """
-    file = folder / f"{pixel_key(view, resize)}.npy"
+    file = folder / f"{pixel_key(view, resize, folder, threads)}.npy"
     shape = (len(view), resize, resize, 3)
     found = _open(file, shape)
     if found is not None:
@@ -123,7 +120,7 @@ def _build(file: Path, view: Any, shape: Any, threads: int, title: str) -> None:
                 os.posix_fallocate(stream.fileno(), begin, shape[0] * size)
 
             def put(index: int, pixels: np.ndarray) -> None:
-                os.pwrite(stream.fileno(), pixels.tobytes(), begin + index * size)
+                os.pwrite(stream.fileno(), np.ascontiguousarray(pixels).data, begin + index * size)
 
             decode_all(view, shape[1], put, threads, title)
             os.fsync(stream.fileno())

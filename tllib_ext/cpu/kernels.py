@@ -19,13 +19,13 @@ from tllib_ext.errors import UserError
 from tllib_ext.modules.batchnorm import check_batch
 
 __all__ = [
-    "VECTOR", "gradient_tiles", "input_tiles", "library", "norm_clip", "norm_clip_back", "norm_clip_depthwise",
-    "norm_clip_depthwise_back", "norm_statistics", "output_tiles",
+    "PANEL", "VECTOR", "filter_gradients", "filter_tiles", "gradient_tiles", "input_tiles", "library", "norm_clip",
+    "norm_clip_back", "norm_clip_depthwise", "norm_clip_depthwise_back", "norm_statistics", "winograd",
 ]  # fmt: skip
 
 SOURCES = [Path(__file__).with_name(name) for name in ("norm.c", "depthwise.c", "winograd.c")]
-#: of so many channels the loops of depthwise.c and winograd.c want a multiple.
-VECTOR = 8
+#: of so many channels the loops of depthwise.c want a multiple, and those of winograd.c.
+VECTOR, PANEL = 8, 32
 #: as fast as they can be without leaving IEEE's infinities and NaNs: a diverging run must still be seen.
 FLAGS = "-O3 -march=native -fno-math-errno -fno-trapping-math -fopenmp -fPIC -shared"
 REALS = {torch.float32: ("float", ctypes.c_float), torch.float64: ("double", ctypes.c_double)}
@@ -58,8 +58,10 @@ def library(dtype: torch.dtype) -> Any:
         "norm_clip_depthwise": pointer + 5 * size + 4 * pointer + 2 * [number] + pointer,
         "norm_clip_depthwise_back": 2 * pointer + 5 * size + 5 * pointer + 3 * [number] + 4 * pointer,
         "input_tiles": pointer + 4 * size + pointer,
-        "output_tiles": pointer + 4 * size + pointer,
         "gradient_tiles": pointer + 4 * size + pointer,
+        "filter_tiles": pointer + 6 * size + [ctypes.c_int] + pointer,
+        "filter_gradients": pointer + 2 * size + pointer,
+        "winograd": pointer + 4 * size + pointer + size + pointer,
     }.items():
         getattr(built, name).argtypes, getattr(built, name).restype = arguments + threads, None
     return built
@@ -161,7 +163,28 @@ def _to_tiles(kind: str, x: Tensor) -> Tensor:
     return tiles
 
 
-def output_tiles(tiles: Tensor, y: Tensor) -> None:
-    """:math:`A^\\top m A` of every tile, written to channels-last images."""
-    n, channels, height, width = y.shape
-    library(y.dtype).output_tiles(tiles.data_ptr(), n, height, width, channels, y.data_ptr(), torch.get_num_threads())
+def filter_tiles(weight: Tensor, turned: bool = False) -> Tensor:
+    """:math:`G w G^\\top` of every filter :math:`(out, C, 3, 3)`, as :func:`winograd` reads them; or of those turned round."""
+    tiles = weight.new_empty(16, len(weight), weight.shape[1])
+    library(weight.dtype).filter_tiles(
+        weight.data_ptr(), *weight.shape[:2], *weight.stride(), turned, tiles.data_ptr(), torch.get_num_threads()
+    )
+    return tiles
+
+
+def filter_gradients(sums: Tensor) -> Tensor:
+    """:math:`G^\\top m G` of sums :math:`(16, out, C)` over all tiles, :math:`(out, C, 3, 3)`."""
+    made = torch.empty((*sums.shape[1:], 3, 3), dtype=sums.dtype, memory_format=torch.channels_last)
+    library(sums.dtype).filter_gradients(sums.data_ptr(), *sums.shape[1:], made.data_ptr(), torch.get_num_threads())
+    return made
+
+
+def winograd(x: Tensor, filters: Tensor) -> Tensor:
+    """:math:`A^\\top [ F \\odot (B^\\top d B) ] A` of channels-last images with the :func:`filter_tiles` F."""
+    n, channels, height, width = x.shape
+    out = filters.shape[1]
+    y = torch.empty((n, out, height, width), dtype=x.dtype, memory_format=torch.channels_last)
+    library(x.dtype).winograd(
+        x.data_ptr(), n, height, width, channels, filters.data_ptr(), out, y.data_ptr(), torch.get_num_threads()
+    )
+    return y

@@ -16,14 +16,13 @@ input is such a convolution too, by the filter turned round; for a gradient g of
     \partial w = G^\top [ \textstyle\sum_\text{tiles} (A g A^\top) \odot (B^\top d B) ] G
 """
 
-from functools import lru_cache
 from typing import Any, Optional, Sequence
 
 import torch
 from torch import Tensor, nn
 
 from tllib_ext.cpu.convolution import plain_on_cpu
-from tllib_ext.cpu.kernels import VECTOR, gradient_tiles, input_tiles, output_tiles
+from tllib_ext.cpu.kernels import PANEL, filter_gradients, filter_tiles, gradient_tiles, input_tiles, winograd
 
 __all__ = ["WinogradConv2d", "suits_winograd"]
 
@@ -37,52 +36,30 @@ class _Winograd(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
         ctx.save_for_backward(x, weight)
-        return _convolve(x, _filters(weight).transpose(1, 2))
+        return winograd(x, filter_tiles(weight))
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad: Tensor) -> Any:
         x, weight = ctx.saved_tensors
         grad = grad.contiguous(memory_format=torch.channels_last)  # as a rule it is; that of a mean over places is not
-        x_grad = _convolve(grad, _filters(weight, turned=True)) if ctx.needs_input_grad[0] else None
+        x_grad = winograd(grad, filter_tiles(weight.transpose(0, 1), turned=True)) if ctx.needs_input_grad[0] else None
         # The tiles of x are made again: kept from the forward they would take four times the memory of x.
         return x_grad, _filter_gradient(grad, x) if ctx.needs_input_grad[1] else None
 
 
-def _convolve(x: Tensor, filters: Tensor) -> Tensor:
-    n, _, height, width = x.shape
-    y = torch.empty((n, filters.shape[2], height, width), dtype=x.dtype, memory_format=torch.channels_last)
-    for some, of_some in zip(_some_images(x), _some_images(y, like=x)):
-        output_tiles(torch.bmm(input_tiles(some), filters), of_some)
-    return y
+def _filter_gradient(grad: Tensor, x: Tensor) -> Tensor:
+    sums = None
+    for some, of_some in zip(_some_images(x), _some_images(grad, like=x)):
+        g, d = gradient_tiles(of_some).transpose(1, 2), input_tiles(some)
+        sums = torch.bmm(g, d) if sums is None else sums.baddbmm_(g, d)
+    return filter_gradients(sums)
 
 
 def _some_images(x: Tensor, like: Optional[Tensor] = None) -> Sequence[Tensor]:
     """The images in parts whose tiles, four times their size, stay in the cache."""
     one = (x if like is None else like)[0]
     return x.split(max(1, CHUNK // (4 * one.numel() * one.element_size())))
-
-
-@lru_cache(maxsize=None)
-def _g(dtype: torch.dtype, turned: bool) -> Tensor:
-    """G w G' as one matrix on the nine numbers of w."""
-    g = torch.tensor([[1, 0, 0], [0.5, 0.5, 0.5], [0.5, -0.5, 0.5], [0, 0, 1]], dtype=dtype)
-    both = torch.kron(g, g)
-    return both.flip(1).contiguous() if turned else both
-
-
-def _filters(weight: Tensor, turned: bool = False) -> Tensor:
-    """G w G' of every filter, (16, out, in)."""
-    taps = weight.permute(0, 2, 3, 1).reshape(len(weight), 9, -1)
-    return (_g(weight.dtype, turned) @ taps).transpose(0, 1)
-
-
-def _filter_gradient(grad: Tensor, x: Tensor) -> Tensor:
-    sums = x.new_zeros(16, grad.shape[1], x.shape[1])
-    for some, of_some in zip(_some_images(x), _some_images(grad, like=x)):
-        sums.baddbmm_(gradient_tiles(of_some).transpose(1, 2), input_tiles(some))
-    taps = _g(x.dtype, False).t() @ sums.transpose(0, 1)
-    return taps.view(len(taps), 3, 3, -1).permute(0, 3, 1, 2)
 
 
 class WinogradConv2d(nn.Conv2d):
@@ -101,4 +78,4 @@ def suits_winograd(layer: nn.Module) -> bool:
     if layer.kernel_size != (3, 3) or layer.padding != (1, 1) or layer.stride != (1, 1) or layer.dilation != (1, 1):
         return False
     channels = layer.in_channels, layer.out_channels
-    return min(channels) >= MIN_CHANNELS and not any(number % VECTOR for number in channels)
+    return min(channels) >= MIN_CHANNELS and not any(number % PANEL for number in channels)

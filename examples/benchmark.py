@@ -5,8 +5,10 @@
     python examples/benchmark.py data eval --root data/office31        on photographs (default: generated JPEG files)
     python examples/benchmark.py step --device cuda --arch resnet50 --size 224 --batch-size 36 --precision bf16
     python examples/benchmark.py scale                                 a list of a million lines, many classes, processes
+    python examples/benchmark.py switches --features data/office31_resnet50       do the fast ways find the same?
 
-Parts: step (an iteration of the paper's method), data (images per second), eval (an evaluation), scale (what grows with what).
+Parts: step (an iteration of the paper's method), data (images per second), eval (an evaluation), scale (what grows with what),
+switches (OS of whole runs with and without --compile and several processes; only with --features).
 Every side runs in a process of its own, all are asked in turn; the median of the rounds counts. Ratio above one: we are faster.
 """
 
@@ -24,13 +26,13 @@ from tllib_ext.errors import UserError, closest
 
 ROOT = Path(__file__).resolve().parents[1]
 RECORD, PAGE = ROOT / "docs" / "performance.json", ROOT / "docs" / "performance.md"
-PARTS = ("step", "data", "eval", "scale")
+PARTS = ("step", "data", "eval", "scale", "switches")
 
 
 def parse() -> Any:
     """The flags."""
     parser = Parser(description=__doc__)
-    parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}; default: all")
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}; default: all that can be")
     parser.add_argument("--arch", default="mobilenet_v2,resnet18,features", help="networks of the step, by commas (%(default)s)")
     parser.add_argument("--size", type=_positive, default=128, help="side of the step's images (%(default)s)")
     parser.add_argument("-b", "--batch-size", type=_positive, help="images per domain (12; 36 for features)")
@@ -40,6 +42,7 @@ def parse() -> Any:
     parser.add_argument("--threads", type=_workers, default=0, help="of PyTorch; 0 leaves it alone (%(default)s)")
     parser.add_argument("--repeats", type=_positive, default=7, help="timings of each side (%(default)s)")
     parser.add_argument("--root", type=Path, help="Office-31 in tllib's layout, for data and eval")
+    parser.add_argument("--features", type=Path, help="features of Office-31, amazon.npz and others, for switches")
     parser.add_argument("--quick", action="store_true", help="tiny inputs, one timing: to see that it works")
     parser.add_argument("--json", type=Path, help="write the record to this file")
     parser.add_argument("--record", action="store_true", help="add to docs/performance.json and write docs/performance.md anew")
@@ -49,6 +52,11 @@ def parse() -> Any:
             raise UserError(f"unknown part {part!r}: {closest(part, PARTS)}")
     if args.root is not None and not (args.root / "dslr").is_dir():
         raise UserError(f"no folder {args.root / 'dslr'}: --root takes Office-31 with amazon/images/…, dslr/images/…")
+    if args.features is None and "switches" in args.parts:
+        raise UserError("switches needs --features DIR, the features of Office-31: amazon.npz, dslr.npz")
+    if args.features is not None and not (args.features / "amazon.npz").is_file():
+        raise UserError(f"no file {args.features / 'amazon.npz'}: --features takes the folder of amazon.npz, dslr.npz")
+    args.parts = args.parts or [part for part in PARTS if part != "switches" or args.features is not None]
     return args
 
 
@@ -105,9 +113,18 @@ def scale(args: Any) -> Dict[str, List[Dict[str, Any]]]:
                 "processes": steps_by_processes([1, 2], 2 if args.quick else 60)}  # fmt: skip
 
 
+def switches(args: Any) -> Dict[str, List[Dict[str, Any]]]:
+    """What whole runs find with and without each switch."""
+    from tllib_ext.benchmarking.switches import compare_switches
+
+    seeds, steps = ([0], 2) if args.quick else ([0, 1, 2], 1000)
+    return {"switches": compare_switches(args.features, seeds, steps)}
+
+
 def command(args: Any) -> str:
     """What was typed, without where the photographs are on this machine."""
-    words = ["DIR" if args.root is not None and word == str(args.root) else word for word in sys.argv[1:]]
+    places = {str(args.root): "DIR", str(args.features): "FEATURES"}
+    words = [places.get(str(Path(word)), word) for word in sys.argv[1:]]
     return shlex.join(["python", "examples/benchmark.py", *(word for word in words if word != "--record")])
 
 
@@ -118,9 +135,9 @@ def main() -> int:
     from tllib_ext.benchmarking.page import machine, tables, write_page
     from tllib_ext.files import write_json
 
-    run = {"step": step, "data": data, "eval": evaluate, "scale": scale}
+    run = {"step": step, "data": data, "eval": evaluate, "scale": scale, "switches": switches}
     record: Dict[str, Any] = {}
-    for part in args.parts or PARTS:
+    for part in args.parts:
         made = {"command": command(args), "date": str(date.today()), "machine": machine(args.device)}
         made["machine"]["threads"] = args.threads or made["machine"]["threads"]
         found = {name: {**made, "rows": rows} for name, rows in run[part](args).items()}

@@ -13,6 +13,7 @@ from tllib_ext.benchmarking.page import tables, write_page
 from tllib_ext.benchmarking.pipelines import OurData, OurEvaluation, PlainData, PlainEvaluation, write_photographs
 from tllib_ext.benchmarking.scale import Metrics, Start, write_list
 from tllib_ext.benchmarking.scenes import OurStep, PlainStep
+from tllib_ext.benchmarking.switches import SWITCHES
 from tllib_ext.errors import UserError
 from tllib_ext.files import BEGIN, END
 from tllib_ext.training.compiling import why_not
@@ -126,10 +127,25 @@ def test_a_page_without_marks_is_refused(tmp_path):
         write_page(tmp_path / "page.md", {})
 
 
-@pytest.mark.parametrize("words, said", [(["stap"], "step"), (["--root", "nowhere"], "dslr"), (["--repeats", "0"], "1 or more")])
+@pytest.mark.parametrize("words, said", [
+    (["stap"], "step"), (["--root", "nowhere"], "dslr"), (["--repeats", "0"], "1 or more"), (["switches"], "--features DIR"),
+    (["--features", "nowhere"], "amazon.npz")])  # fmt: skip
 def test_bad_flags(run_example, words, said):
     code, _, err = run_example("benchmark", *words)
     assert code == 2 and said in err and "Traceback" not in err
+
+
+@pytest.mark.slow
+def test_switches_on_tiny_runs(run_example, tmp_path):
+    rng, classes = np.random.default_rng(0), [f"c{i}" for i in range(31)]
+    labels = np.arange(124) % 31
+    for domain in ("amazon", "dslr"):
+        np.savez(tmp_path / domain, features=rng.normal(size=(124, 8)).astype("float32"), labels=labels, classes=classes)
+    code, out, err = run_example("benchmark", "switches", "--quick", "--features", tmp_path, "--json", tmp_path / "r.json")
+    assert code == 0, err
+    rows = json.loads((tmp_path / "r.json").read_text())["switches"]["rows"]
+    assert [row["switch"] for row in rows] == list(SWITCHES) and rows[0]["change"] == 0
+    assert all(0 <= row["mean"] <= 1 for row in rows) and "--batch-norm local" in out
 
 
 @pytest.mark.slow

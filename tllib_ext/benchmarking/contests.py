@@ -128,11 +128,15 @@ def compare_data(
                 for who in both.values():
                     who.ask("run", 1)
                 read = _result(alternate(both, "run", [(batches, 1 + batches * i) for i in range(repeats)]), batches * batch, "s")
-                made = _result(alternate(both, "everything", [()] * repeats), len(paths), "s")
+                made, made_by_two = (
+                    _result(alternate(both, "everything", [(n,)] * repeats), len(paths), "s") for n in (1, 2)
+                )
             rows.append({"domain": name, "images": len(paths), "batch": batch, "repeats": repeats,
                          "plain_per_s": 1 / read["plain_s"], "ours_per_s": 1 / read["ours_s"], "ratio": read["ratio"],
                          "ratio_cpu": read["ratio_cpu"], "build_per_s": 1 / made["ours_s"], "build_ratio": made["ratio"],
-                         "build_ratio_cpu": made["ratio_cpu"], "pixel_difference": apart})  # fmt: skip
+                         "build_ratio_cpu": made["ratio_cpu"],
+                         "build_by_two_ratio": made_by_two["ratio"], "build_by_two_ratio_cpu": made_by_two["ratio_cpu"],
+                         "pixel_difference": apart})  # fmt: skip
     return rows
 
 

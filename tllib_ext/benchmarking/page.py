@@ -69,7 +69,8 @@ TABLES: Dict[str, Tuple[str, List[Column]]] = {
     "data": ("Data pipeline", [
         ("photographs", "domain"), ("number", "images"), ("Pillow images/s", "plain_per_s"),
         ("cached images/s", "ours_per_s"), ("faster (by CPU time)", _times("ratio")), ("cache built, images/s", "build_per_s"),
-        ("against Pillow", _times("build_ratio")), ("largest difference of a pixel", "pixel_difference")]),
+        ("against Pillow", _times("build_ratio")), ("built by two threads", _times("build_by_two_ratio")),
+        ("largest difference of a pixel", "pixel_difference")]),
     "eval": ("Evaluation", [
         ("photographs", "domain"), ("network", "arch"), ("number", "images"), ("longhand ms per image", "plain_ms"),
         ("ours ms", "ours_ms"), ("faster (by CPU time)", _times("ratio")), ("same class", _percent("same_classes")),
@@ -84,6 +85,11 @@ TABLES: Dict[str, Tuple[str, List[Column]]] = {
         ("classes", "classes"), ("ms", "ms"), ("CPU ms", "cpu_ms"), ("peak MB", "peak_mb")]),
     "processes": ("Step on features by processes, global batch 36", [
         ("processes", "processes"), ("batch of each", "batch"), ("ms", "ms")]),
+    "switches": ("The same result: OS of whole runs on features", [
+        ("switch", "switch"), ("task, steps", lambda row: f"{row['task']}, pair 0.2, {row['steps']}"),
+        ("OS, by seed", lambda row: ", ".join(f"{value:.3f}" for value in row["os"])),
+        ("mean", lambda row: f"{row['mean']:.3f} ± {row['spread']:.3f}"),
+        ("largest change of a seed's", lambda row: f"{row['change']:.3f}")]),
 }  # fmt: skip
 
 

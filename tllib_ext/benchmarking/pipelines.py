@@ -90,8 +90,8 @@ class PlainData:
         for step in range(first, first + batches):
             torch.stack([self.load(self.paths[i], self.train) for i in self.chosen(step)])
 
-    def everything(self) -> None:
-        """Every image once."""
+    def everything(self, threads: int = 1) -> None:
+        """Every image once; the authors' pipeline has no threads."""
         for path in self.paths:
             self.load(path, self.train)
 
@@ -117,10 +117,10 @@ class OurData(PlainData):
         for _ in self.domain.train_batches(Steps(self.chosen, first, first + batches)):
             pass
 
-    def everything(self) -> None:
-        """Build the cache anew, with one thread."""
+    def everything(self, threads: int = 1) -> None:
+        """Build the cache anew."""
         with tempfile.TemporaryDirectory(dir=self.folder) as fresh:
-            DiskPixels(self.view, RESIZE, Path(fresh))
+            DiskPixels(self.view, RESIZE, Path(fresh), threads)
 
     def sample(self) -> np.ndarray:
         return self.domain.augment.centre(self.domain.pixels.rows(self.chosen(0))).numpy()

@@ -41,7 +41,7 @@ def _number(value: Any) -> str:
 
 
 def _times(key: str) -> Callable[[Mapping[str, Any]], str]:
-    return lambda row: f"**{row[key]:.2f}x** ({row[f'{key}_cpu']:.2f}x)"
+    return lambda row: f"**{row[key]:.2f}x** ({row[f'{key}_cpu']:.2f}x)" if key in row else ""
 
 
 def _passes(who: str) -> Callable[[Mapping[str, Any]], str]:

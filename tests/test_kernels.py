@@ -188,8 +188,9 @@ def together(net, x):
     "build, shape, exchanged",
     [
         (Small, (3, 3, 9, 7), 4),
-        (lambda: FeatureBottleneck(6, 8), (5, 6), 1),
-        (lambda: FeatureBottleneck(6, 8, "none"), (5, 6), 0),
+        (lambda: FeatureBottleneck(64, 20), (5, 64), 1),
+        (lambda: FeatureBottleneck(48, 20), (5, 48), 1),
+        (lambda: FeatureBottleneck(64, 20, "none"), (5, 64), 0),
     ],
 )
 @pytest.mark.parametrize("threads", [1, 2], indirect=True)

@@ -1,4 +1,4 @@
-"""The trainable layer on frozen features on a CPU: linear, batch norm and ReLU in one function, products in slices."""
+"""The trainable layer on frozen features on a CPU: linear, batch norm and ReLU in one function."""
 
 import math
 from typing import Any
@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tllib_ext.cpu.convolution import plain_on_cpu
-from tllib_ext.cpu.kernels import norm_clip, norm_clip_back, norm_statistics
+from tllib_ext.cpu.kernels import PANEL, linear_back, norm_clip, norm_clip_back, norm_statistics
 from tllib_ext.modules.heads import FeatureBottleneck
 
 __all__ = ["CompiledBottleneck", "suits_bottleneck"]
@@ -32,7 +32,9 @@ class _Bottleneck(torch.autograd.Function):
         x, weight, y, memo = ctx.saved_tensors
         g, of_gamma, of_beta = norm_clip_back(grad.contiguous(), y, memo, ctx.eps, 0.0, math.inf, out=torch.empty_like(y))
         of_x = g @ weight if ctx.needs_input_grad[0] else None
-        of_weight = _weight_gradient(g, x) if ctx.needs_input_grad[1] else None
+        of_weight = None
+        if ctx.needs_input_grad[1]:
+            of_weight = g.t() @ x if x.shape[1] % PANEL else linear_back(g, x)
         return of_x, of_weight, g.sum(0), of_gamma, of_beta, None
 
 
@@ -42,13 +44,6 @@ def _linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     slices = weight.view(SLICES, len(weight) // SLICES, -1).transpose(1, 2)
     y = torch.baddbmm(bias.view(SLICES, 1, -1), x.expand(SLICES, *x.shape), slices)
     return y.transpose(0, 1).reshape(len(x), len(weight))
-
-
-def _weight_gradient(g: Tensor, x: Tensor) -> Tensor:
-    if torch.get_num_threads() == 1:
-        return g.t() @ x
-    slices = g.view(len(g), SLICES, -1).permute(1, 2, 0)
-    return torch.bmm(slices, x.expand(SLICES, *x.shape)).view(g.shape[1], -1)
 
 
 class CompiledBottleneck(FeatureBottleneck):

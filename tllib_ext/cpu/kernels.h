@@ -11,6 +11,21 @@ INLINE void store(REAL *to, vec v) { memcpy(to, &v, sizeof v); }
 INLINE vec pick(mask where, vec a, vec b) { return (vec)((where & (mask)a) | (~where & (mask)b)); }
 INLINE vec all(REAL number) { return (vec){0} + number; }
 
+/* The largest vectors there are, for products: ROWS x PANEL numbers fill the registers. */
+#ifdef __AVX512F__
+#define ROWS 12
+typedef REAL big __attribute__((vector_size(64)));
+#else
+#define ROWS 6
+typedef vec big;
+#endif
+#define BIG ((long)(sizeof(big) / sizeof(REAL)))
+#define PANEL (2 * BIG)
+
+INLINE big load_big(const REAL *from) { big v; memcpy(&v, from, sizeof v); return v; }
+INLINE void store_big(REAL *to, big v) { memcpy(to, &v, sizeof v); }
+INLINE big all_big(REAL number) { return (big){0} + number; }
+
 /* Every thread's sums into the first one's: always in the same order, so that a run can be repeated to the last bit. */
 static inline void add_up(double *sums, long count, int threads)
 {

@@ -1,5 +1,5 @@
-"""The loops of ``norm.c``, ``depthwise.c`` and ``winograd.c``, built for the processor at hand by its own C compiler
-(``--compile`` on a CPU)."""
+"""The loops of ``norm.c``, ``depthwise.c``, ``winograd.c`` and ``linear.c``, built for the processor at hand by its own C
+compiler (``--compile`` on a CPU)."""
 
 import ctypes
 import os
@@ -19,12 +19,13 @@ from tllib_ext.errors import UserError
 from tllib_ext.modules.batchnorm import check_batch
 
 __all__ = [
-    "PANEL", "VECTOR", "filter_gradients", "filter_tiles", "gradient_tiles", "input_tiles", "library", "norm_clip",
-    "norm_clip_back", "norm_clip_depthwise", "norm_clip_depthwise_back", "norm_statistics", "winograd",
+    "PANEL", "VECTOR", "filter_gradients", "filter_tiles", "gradient_tiles", "input_tiles", "library",
+    "linear_back", "norm_clip", "norm_clip_back", "norm_clip_depthwise", "norm_clip_depthwise_back", "norm_statistics",
+    "winograd",
 ]  # fmt: skip
 
-SOURCES = [Path(__file__).with_name(name) for name in ("norm.c", "depthwise.c", "winograd.c")]
-#: of so many channels the loops of depthwise.c want a multiple, and those of winograd.c.
+SOURCES = [Path(__file__).with_name(name) for name in ("norm.c", "depthwise.c", "winograd.c", "linear.c")]
+#: of so many channels the loops of depthwise.c want a multiple, and those of winograd.c and linear.c.
 VECTOR, PANEL = 8, 32
 #: as fast as they can be without leaving IEEE's infinities and NaNs: a diverging run must still be seen.
 FLAGS = "-O3 -march=native -fno-math-errno -fno-trapping-math -fopenmp -fPIC -shared"
@@ -61,6 +62,7 @@ def library(dtype: torch.dtype) -> Any:
         "gradient_tiles": pointer + 4 * size + pointer,
         "filter_tiles": pointer + 6 * size + [ctypes.c_int] + pointer,
         "filter_gradients": pointer + 2 * size + pointer,
+        "linear_back": 2 * pointer + 3 * size + pointer,
         "winograd": pointer + 4 * size + pointer + size + pointer,
     }.items():
         getattr(built, name).argtypes, getattr(built, name).restype = arguments + threads, None
@@ -188,3 +190,12 @@ def winograd(x: Tensor, filters: Tensor) -> Tensor:
         x.data_ptr(), n, height, width, channels, filters.data_ptr(), out, y.data_ptr(), torch.get_num_threads()
     )
     return y
+
+
+def linear_back(grad: Tensor, x: Tensor) -> Tensor:
+    """:math:`g^\\top x`, the gradient of a linear layer's weight."""
+    made = x.new_empty(grad.shape[1], x.shape[1])
+    library(x.dtype).linear_back(
+        grad.data_ptr(), x.data_ptr(), *x.shape, grad.shape[1], made.data_ptr(), torch.get_num_threads()
+    )
+    return made

@@ -103,17 +103,6 @@ void gradient_tiles(const REAL *x, long images, long high, long wide, long chann
     ALL_TILES(gradient_tile)
 }
 
-/* Products by the largest vectors there are: ROWS x PANEL numbers fill the registers. */
-#ifdef __AVX512F__
-#define ROWS 12
-typedef REAL big __attribute__((vector_size(64)));
-#else
-#define ROWS 6
-typedef vec big;
-#endif
-#define BIG ((long)(sizeof(big) / sizeof(REAL)))
-#define PANEL (2 * BIG)
-
 /* G w G' of the filters (outs x channels x 3 x 3, with any steps between them), those of PANEL outputs together: 16 x outs /
  * PANEL x channels x PANEL. Turned round, they lead from a gradient back. */
 void filter_tiles(const REAL *restrict w, long outs, long channels, long by_out, long by_channel, long by_row, long by_column,
@@ -176,9 +165,6 @@ void filter_gradients(const REAL *restrict sums, long outs, long channels, REAL 
         }
 }
 
-INLINE big load_big(const REAL *from) { big v; memcpy(&v, from, sizeof v); return v; }
-INLINE void store_big(REAL *to, big v) { memcpy(to, &v, sizeof v); }
-
 /* a (ROWS x inner) times a panel of the filters (inner x PANEL), `columns` from row to row of what it gives */
 static void product(const REAL *restrict a, const REAL *restrict b, long inner, REAL *restrict out, long columns)
 {
@@ -186,7 +172,7 @@ static void product(const REAL *restrict a, const REAL *restrict b, long inner, 
     for (long k = 0; k < inner; k++) {
         big first = load_big(b + k * PANEL), second = load_big(b + k * PANEL + BIG);
         for (int i = 0; i < ROWS; i++) {
-            big factor = (big){0} + a[i * inner + k];
+            big factor = all_big(a[i * inner + k]);
             sum[i][0] += factor * first;
             sum[i][1] += factor * second;
         }

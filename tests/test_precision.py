@@ -84,6 +84,20 @@ def test_an_infinite_gradient_skips_its_players_step_alone():
     assert w.item() > 0 and scaler.get_scale() == 2.0
 
 
+def test_a_skipped_first_step_leaves_no_momentum():
+    """A float16 run begins with steps that its scaler skips; PyTorch's fused SGD would go on with uninitialised memory."""
+    rubbish = [torch.full((1,), 1e30) for _ in range(1000)]
+    del rubbish
+    for _ in range(50):
+        w = nn.Parameter(torch.zeros(1))
+        scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+        play = Players({"G": [{"params": [w]}]}, lr=0.1, total_steps=5, scaler=scaler)
+        play.begin(0)
+        play.descend({"steep": w.sqrt().sum()}, "G")
+        play.descend({"fine": ((w - 1) ** 2).sum()}, "G")
+        assert w.item() == pytest.approx(0.1 * 2 * 1.9)  # Nesterov: the gradient and 0.9 of it again
+
+
 def test_collected_parts_are_scaled_like_the_rest():
     ends = []
     for scaler in (None, torch.amp.GradScaler("cpu", init_scale=8.0)):

@@ -76,10 +76,13 @@ class Players:
         for name, player in groups.items():
             player = [dict(group, params=list(group["params"]), lr_mult=group.get("lr_mult", 1.0)) for group in player]
             device = player[0]["params"][0].device.type
-            self.optimisers[name] = torch.optim.SGD(
+            self.optimisers[name] = optimiser = torch.optim.SGD(
                 player, lr=lr, momentum=momentum, weight_decay=weight_decay, nesterov=nesterov,
                 fused=device in ("cpu", "cuda"),
             )  # fmt: skip
+            # Not left to PyTorch: if a scaler skips the first step, its fused SGD goes on with uninitialised memory.
+            for p in (p for group in player for p in group["params"] if momentum):
+                optimiser.state[p]["momentum_buffer"] = torch.zeros_like(p, requires_grad=False)
 
     def begin(self, step: int) -> None:
         """Set every learning rate for iteration ``step`` (0, 1, …)."""

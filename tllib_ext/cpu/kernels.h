@@ -26,6 +26,25 @@ INLINE big load_big(const REAL *from) { big v; memcpy(&v, from, sizeof v); retur
 INLINE void store_big(REAL *to, big v) { memcpy(to, &v, sizeof v); }
 INLINE big all_big(REAL number) { return (big){0} + number; }
 
+/* Numbers a[i * row + k * step], k < inner, times a panel b (inner x PANEL): `count` rows of out, `columns` from one to the next. */
+INLINE void times_panel(const REAL *restrict a, long row, long step, const REAL *restrict b, long inner, int count,
+                        REAL *restrict out, long columns)
+{
+    big sum[ROWS][2] = {{{0}}};
+    for (long k = 0; k < inner; k++) {
+        big first = load_big(b + k * PANEL), second = load_big(b + k * PANEL + BIG);
+        for (int i = 0; i < count; i++) {
+            big factor = all_big(a[i * row + k * step]);
+            sum[i][0] += factor * first;
+            sum[i][1] += factor * second;
+        }
+    }
+    for (int i = 0; i < count; i++) {
+        store_big(out + i * columns, sum[i][0]);
+        store_big(out + i * columns + BIG, sum[i][1]);
+    }
+}
+
 /* Every thread's sums into the first one's: always in the same order, so that a run can be repeated to the last bit. */
 static inline void add_up(double *sums, long count, int threads)
 {

@@ -165,24 +165,6 @@ void filter_gradients(const REAL *restrict sums, long outs, long channels, REAL 
         }
 }
 
-/* a (ROWS x inner) times a panel of the filters (inner x PANEL), `columns` from row to row of what it gives */
-static void product(const REAL *restrict a, const REAL *restrict b, long inner, REAL *restrict out, long columns)
-{
-    big sum[ROWS][2] = {{{0}}};
-    for (long k = 0; k < inner; k++) {
-        big first = load_big(b + k * PANEL), second = load_big(b + k * PANEL + BIG);
-        for (int i = 0; i < ROWS; i++) {
-            big factor = all_big(a[i * inner + k]);
-            sum[i][0] += factor * first;
-            sum[i][1] += factor * second;
-        }
-    }
-    for (int i = 0; i < ROWS; i++) {
-        store_big(out + i * columns, sum[i][0]);
-        store_big(out + i * columns + BIG, sum[i][1]);
-    }
-}
-
 #define CACHE (512 << 10) /* bytes of tiles, of both sides, that a core keeps near */
 
 static long tiles_at_a_time(long channels)
@@ -208,8 +190,8 @@ void winograd(const REAL *x, long images, long high, long wide, long channels, c
             for (long p = 0; p < 16; p++)
                 for (long c = 0; c < outs; c += PANEL)
                     for (long t = 0; t < here; t += ROWS) /* more rows than are left: nobody reads what becomes of them */
-                        product(in + (p * some + t) * channels, filters + (p * outs + c) * channels, channels,
-                                out + (p * some + t) * outs + c, outs);
+                        times_panel(in + (p * some + t) * channels, channels, 1, filters + (p * outs + c) * channels, channels,
+                                    ROWS, out + (p * some + t) * outs + c, outs);
             for (long t = 0; t < here; t++) output_tile(out + t * outs, some * outs, s, first + t, outs, y);
         }
         free(in);

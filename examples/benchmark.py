@@ -1,6 +1,6 @@
 """How fast is it? This package against a plain loop in the authors' order, each measured in turn in the same run.
 
-    python examples/benchmark.py                                       everything, about twelve minutes on two cores
+    python examples/benchmark.py                                       everything, about ten minutes on two cores
     python examples/benchmark.py step --arch mobilenet_v2              one part, one network
     python examples/benchmark.py data eval --root data/office31        on photographs (default: generated JPEG files)
     python examples/benchmark.py step --device cuda --arch resnet50 --size 224 --batch-size 36 --precision bf16

@@ -55,6 +55,8 @@ def test_two_processes_and_one_end_alike(feature_root, tmp_path, norm):
         np.testing.assert_allclose(first[name], alone[name], rtol=0, atol=1e-5)
     for name in ("os", "os_star", "unk", "h_score", "accuracy", "closed_accuracy", "realised_rate"):
         assert two[name] == one[name]
+    for name in ("train_loss", "train_kept", "train_known", "train_crs"):
+        assert two[name] == pytest.approx(one[name], abs=1e-4)
     assert (one["processes"], two["processes"]) == (1, 2)
     # One process writes, and every image stands in the file once.
     lines = [(tmp_path / run / "predictions.csv").read_text().splitlines() for run in ("one", "two")]

@@ -6,7 +6,7 @@ term that is a global mean is returned as *world size x local sum / global count
 
 import os
 from datetime import timedelta
-from typing import Any, List, Optional
+from typing import Any, Dict, List, Optional
 
 import torch
 import torch.distributed as dist
@@ -25,6 +25,7 @@ __all__ = [
     "pooled_small_loss",
     "gather_rows",
     "gather_objects",
+    "mean_numbers",
 ]
 
 
@@ -117,6 +118,12 @@ def gather_objects(item: Any) -> List[Any]:
     items: List[Any] = [None] * world_size()
     dist.all_gather_object(items, item)
     return items
+
+
+def mean_numbers(values: Dict[str, float]) -> Dict[str, float]:
+    """Means over the processes of what each has under the same names."""
+    everyone = gather_objects(values)
+    return {name: sum(mine[name] for mine in everyone) / len(everyone) for name in values}
 
 
 def pooled_small_loss(values: Tensor, drop_rate: float) -> Tensor:

@@ -36,7 +36,7 @@ class Meter:
 
     def state_dict(self) -> Dict[str, Any]:
         """For the checkpoint."""
-        return {"sums": dict(self._sums), "counts": dict(self._counts)}
+        return {"sums": {name: total.cpu() for name, total in self._sums.items()}, "counts": dict(self._counts)}
 
     def load_state_dict(self, state: Dict[str, Any]) -> None:
         """Undo :meth:`state_dict`."""

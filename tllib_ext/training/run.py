@@ -19,7 +19,7 @@ from tllib_ext.training.audit import Audit
 from tllib_ext.training.checkpoint import load_checkpoint, load_method, load_model, save_checkpoint, save_model
 from tllib_ext.training.console import head, hparams_table, progress_line, tail
 from tllib_ext.training.context import Context
-from tllib_ext.training.distributed import gather_objects, rank, start, world_size
+from tllib_ext.training.distributed import gather_objects, mean_numbers, rank, start, world_size
 from tllib_ext.training.domain import Steps
 from tllib_ext.training.fit import Meter, fit
 from tllib_ext.training.players import NonFiniteLoss, Players
@@ -132,7 +132,7 @@ class _Training:
         try:
             self.method.load_state_dict(state["method"])
             self.play.load_state_dict(state["play"])
-            self.meter.load_state_dict(state["meter"])
+            self.meter.load_state_dict(state["meter"][rank()])
             self.method.audit.load_state_dict(state["audit"][rank()])
             self.start, self.skipped = int(state["step"]), int(state["skipped"])
         except (KeyError, IndexError, TypeError, ValueError, AttributeError, RuntimeError) as error:
@@ -143,11 +143,12 @@ class _Training:
 
     def save(self, done: int, name: str = "last", **more: Any) -> None:
         """Write a checkpoint; every process takes part."""
-        # One audit per process: added up in another order, its sums would differ in the last bit.
+        # One audit per process: added up in another order, its sums would differ in the last bit. And one meter.
         audit = gather_objects({key: value.cpu() for key, value in self.method.audit.state_dict().items()})
+        meter = gather_objects(self.meter.state_dict())
         if rank() == 0:
             state = {"step": done, "method": self.method.state_dict(), "play": self.play.state_dict(), "audit": audit,
-                     "meter": self.meter.state_dict(), "skipped": self.skipped, **more}  # fmt: skip
+                     "meter": meter, "skipped": self.skipped, **more}  # fmt: skip
             save_checkpoint(self.folder, state, self.args.keep, name)
         self.saved_at = time.monotonic()
 
@@ -227,7 +228,7 @@ class _Training:
             self.settle()
             raise NonFiniteLoss("score of the target images", done)
         report = report_on(prediction, self.method, self.parts.target)
-        record = {"step": done, **{f"train_{name}": value for name, value in self.meter.read().items()}}
+        record = {"step": done, **{f"train_{name}": value for name, value in mean_numbers(self.meter.read()).items()}}
         if report is not None:
             record.update(report.flat())
         else:

@@ -145,6 +145,13 @@ def test_an_edit_that_keeps_size_and_time_is_seen(view, tmp_path):
     assert cache.pixel_key(view, 16, tmp_path) != first
 
 
+def test_a_pipe_among_the_images_is_not_waited_for(view, tmp_path):
+    os.mkfifo(tmp_path / "pipe.jpg")
+    with pytest.raises(UserError, match="pipe.jpg"):
+        DiskPixels(Listed([*view.paths, str(tmp_path / "pipe.jpg")]), 16, tmp_path / "cache")
+    assert files(tmp_path / "cache") == []
+
+
 def test_files_that_stay_as_they_are_are_read_once(view, tmp_path, monkeypatch):
     first = cache.pixel_key(view, 16, tmp_path, threads=2)
     monkeypatch.setattr(frozen, "_content", lambda path: pytest.fail("read again"))

@@ -8,16 +8,14 @@ import errno
 import hashlib
 import os
 import socket
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Callable, Optional
 
 import numpy as np
-from tqdm import tqdm
 
 from tllib_ext.errors import UserError
 from tllib_ext.files import locked
-from tllib_ext.vision.datasets.frozen import CHUNK, files_digest
+from tllib_ext.vision.datasets.frozen import files_digest, in_threads
 from tllib_ext.vision.transforms import decode
 
 __all__ = ["read_pixels", "pixel_key", "decode_all", "cached_pixels"]
@@ -54,19 +52,12 @@ def decode_all(view: Any, resize: int, put: Callable[[int, np.ndarray], None], t
     send back. The first image that cannot be read stops everything.
     """
 
-    def work(start: int) -> int:
-        stop = min(start + CHUNK, len(view))
-        for index in range(start, stop):
+    def work(chunk: range) -> None:
+        for index in chunk:
             put(index, read_pixels(view, index, resize))
-        return stop - start
 
-    pool = ThreadPoolExecutor(max(1, threads))
-    try:
-        with tqdm(desc=title, total=len(view), unit="img", leave=False, disable=None) as bar:
-            for done in pool.map(work, range(0, len(view), CHUNK)):
-                bar.update(done)
-    finally:
-        pool.shutdown(cancel_futures=True)
+    for _ in in_threads(work, len(view), threads, title):
+        pass
 
 
 def cached_pixels(view: Any, resize: int, folder: Path, threads: int = 1, title: str = "decode") -> np.ndarray:

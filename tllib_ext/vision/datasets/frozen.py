@@ -4,7 +4,7 @@ import hashlib
 import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import List, Optional, Sequence
+from typing import Any, Callable, Iterator, Optional, Sequence
 
 import numpy as np
 import torch
@@ -13,7 +13,7 @@ from tqdm import tqdm
 
 from tllib_ext.files import locked, whole_file, write_text
 
-__all__ = ["state_digest", "files_digest", "read_cached", "write_cached"]
+__all__ = ["state_digest", "files_digest", "in_threads", "read_cached", "write_cached"]
 
 #: files that a thread takes at a time.
 CHUNK = 32
@@ -60,25 +60,36 @@ def _noted(note: Path) -> Optional[str]:
 
 
 def _contents_digest(paths: Sequence[str], threads: int) -> str:
-    def work(start: int) -> List[bytes]:
-        return [_content(path) for path in paths[start : start + CHUNK]]
-
     digest = hashlib.sha256()
-    with ThreadPoolExecutor(max(1, threads)) as pool, tqdm(
-        desc="read", total=len(paths), unit="img", leave=False, disable=None
-    ) as bar:
-        for some in pool.map(work, range(0, len(paths), CHUNK)):
-            digest.update(b"".join(some))
-            bar.update(len(some))
+    for some in in_threads(lambda chunk: b"".join(_content(paths[i]) for i in chunk), len(paths), threads, "read"):
+        digest.update(some)
     return digest.hexdigest()
 
 
 def _content(path: str) -> bytes:
+    digest = hashlib.sha256()
     try:
-        with open(path, "rb") as stream:
-            return hashlib.sha256(stream.read()).digest()
-    except OSError:  # decoding it will say what is wrong
-        return bytes(32)
+        if os.path.isfile(path):  # a pipe of that name would be waited for
+            with open(path, "rb") as stream:
+                for part in iter(lambda: stream.read(1 << 20), b""):
+                    digest.update(part)
+            return digest.digest()
+    except OSError:
+        pass
+    return bytes(32)  # decoding it will say what is wrong
+
+
+def in_threads(work: Callable[[range], Any], total: int, threads: int, title: str) -> Iterator[Any]:
+    """What ``work`` makes of the numbers below ``total``, some at a time, in their order; the first error stops everything."""
+    chunks = [range(start, min(start + CHUNK, total)) for start in range(0, total, CHUNK)]
+    pool = ThreadPoolExecutor(max(1, threads))
+    try:
+        with tqdm(desc=title, total=total, unit="img", leave=False, disable=None) as bar:
+            for chunk, made in zip(chunks, pool.map(work, chunks)):
+                bar.update(len(chunk))
+                yield made
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 def _file(folder: Path, key: str) -> Path:

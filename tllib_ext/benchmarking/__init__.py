@@ -1,1 +1,0 @@
-"""Measurements against plain code: what ``examples/benchmark.py`` runs."""

@@ -13,7 +13,7 @@ setup(
     license="MIT",
     python_requires=">=3.9",
     packages=find_packages(include=["tllib_ext", "tllib_ext.*"]),
-    package_data={"tllib_ext": ["vision/models/weights/*.safetensors", "report/data/*", "cpu/*.c", "cpu/*.h"]},
+    package_data={"tllib_ext": ["vision/models/weights/*.safetensors", "experiments/data/*", "py.typed"]},
     install_requires=[
         "torch>=2.4",
         "torchvision>=0.19",

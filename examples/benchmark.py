@@ -21,7 +21,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any, Dict, List
 
-from tllib_ext.cli import Parser, _positive, _workers, guarded
+from tllib_ext.cli.parser import Parser, _positive, _workers, run_main
 from tllib_ext.errors import UserError, closest
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -63,9 +63,9 @@ def parse() -> Any:
 def step(args: Any) -> Dict[str, List[Dict[str, Any]]]:
     """The training step, by network."""
     import torch
+    from benchmark.contests import compare_parameters, compare_steps
 
-    from tllib_ext.benchmarking.contests import compare_parameters, compare_steps
-    from tllib_ext.training.compiling import why_not
+    from tllib_ext.training.compile import why_not
 
     device = torch.device(args.device)
     compile = device.type == "cpu" if args.compile is None else args.compile
@@ -87,7 +87,7 @@ def step(args: Any) -> Dict[str, List[Dict[str, Any]]]:
 
 def data(args: Any) -> Dict[str, List[Dict[str, Any]]]:
     """Both data pipelines."""
-    from tllib_ext.benchmarking.contests import compare_data
+    from benchmark.contests import compare_data
 
     sizes = dict(batches=1, limit=8, batch=4) if args.quick else dict(batches=2, limit=300)
     return {"data": compare_data(args.root, args.repeats, threads=args.threads, **sizes)}
@@ -95,7 +95,7 @@ def data(args: Any) -> Dict[str, List[Dict[str, Any]]]:
 
 def evaluate(args: Any) -> Dict[str, List[Dict[str, Any]]]:
     """Both evaluations."""
-    from tllib_ext.benchmarking.contests import compare_evaluations
+    from benchmark.contests import compare_evaluations
 
     arch = next((name for name in args.arch.split(",") if name != "features"), "mobilenet_v2")
     scene = dict(px=32 if args.quick else args.size, device=args.device, threads=args.threads)
@@ -104,7 +104,7 @@ def evaluate(args: Any) -> Dict[str, List[Dict[str, Any]]]:
 
 def scale(args: Any) -> Dict[str, List[Dict[str, Any]]]:
     """What grows with the lists, the classes and the processes."""
-    from tllib_ext.benchmarking.scale import evaluation, start_up, steps_by_classes, steps_by_processes
+    from benchmark.scale import evaluation, start_up, steps_by_classes, steps_by_processes
 
     sizes = [200, 400] if args.quick else [10_000, 100_000, 1_000_000]
     with tempfile.TemporaryDirectory() as folder:
@@ -115,7 +115,7 @@ def scale(args: Any) -> Dict[str, List[Dict[str, Any]]]:
 
 def switches(args: Any) -> Dict[str, List[Dict[str, Any]]]:
     """What whole runs find with and without each switch."""
-    from tllib_ext.benchmarking.switches import compare_switches
+    from benchmark.switches import compare_switches
 
     seeds, steps = ([0], 2) if args.quick else ([0, 1, 2], 1000)
     return {"switches": compare_switches(args.features, seeds, steps)}
@@ -132,8 +132,9 @@ def main() -> int:
     args = parse()
     if args.quick:
         args.repeats = 1
-    from tllib_ext.benchmarking.page import machine, tables, write_page
-    from tllib_ext.files import write_json
+    from benchmark.page import machine, tables, write_page
+
+    from tllib_ext.io import write_json
 
     run = {"step": step, "data": data, "eval": evaluate, "scale": scale, "switches": switches}
     record: Dict[str, Any] = {}
@@ -153,4 +154,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(guarded(main))
+    sys.exit(run_main(main))

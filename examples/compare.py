@@ -11,7 +11,7 @@ finished cells are kept. --dry-run prints the plan. Any other flag of noisy_unid
 
 import sys
 
-from tllib_ext.cli import Parser, guarded
+from tllib_ext.cli.parser import Parser, run_main
 from tllib_ext.experiments.flags import add_grid_arguments, grid_from_args
 
 
@@ -26,4 +26,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(guarded(main))
+    sys.exit(run_main(main))

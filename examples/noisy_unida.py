@@ -11,7 +11,7 @@ appears only under the name oracle.
 
 import sys
 
-from tllib_ext.cli import Parser, add_run_arguments, guarded, parse_run
+from tllib_ext.cli.parser import Parser, add_run_arguments, parse_run, run_main
 
 
 def main() -> int:
@@ -19,10 +19,10 @@ def main() -> int:
     parser = Parser(description=__doc__)
     add_run_arguments(parser)
     args = parse_run(parser)
-    from tllib_ext.training.run import run_from_args
+    from tllib_ext.cli.train import run_from_args
 
     return run_from_args(args)
 
 
 if __name__ == "__main__":
-    sys.exit(guarded(main))
+    sys.exit(run_main(main))

@@ -24,8 +24,8 @@ from tllib_ext.compat import tllib, torchvision
 from tllib_ext.evaluation.openset import OpenSetEvaluator, OpenSetReport
 from tllib_ext.methods.base import Prediction
 from tllib_ext.modules.heads import Heads
+from tllib_ext.split import PRESETS
 from tllib_ext.vision.datasets.noisy import NoisyLabels
-from tllib_ext.vision.datasets.split import PRESETS
 from tllib_ext.vision.datasets.universal import UniversalView
 
 tllib()  # supplies what tllib needs on current PyTorch; from here on its parts import as usual

@@ -17,13 +17,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, List, Optional, Tuple
 
-from tllib_ext.cli import Parser
-from tllib_ext.guard import guarded, one_line
+from tllib_ext.cli.parser import Parser
+from tllib_ext.errors import one_line, run_main
 
 
 def find_images(arguments: List[str]) -> List[str]:
     """Every file that was named and every image below a folder that was named, folders in the order of names."""
-    from tllib_ext.vision.datasets.imagelist import IMAGE_SUFFIXES
+    from tllib_ext.images import IMAGE_SUFFIXES
 
     found: List[str] = []
     for argument in arguments:
@@ -42,8 +42,8 @@ def predict_files(run: Any, files: List[str], workers: int) -> Tuple[Optional[An
     from tqdm import tqdm
 
     from tllib_ext.errors import UserError
+    from tllib_ext.images import load_image
     from tllib_ext.methods.base import Prediction
-    from tllib_ext.vision.datasets.imagelist import load_image
     from tllib_ext.vision.transforms import decode
 
     def read(file: str) -> Any:
@@ -84,7 +84,7 @@ def write_json_records(file: Path, run: Any, prediction: Any, positions: List[in
     """A list of one object per image, with the probabilities of all classes."""
     import numpy as np
 
-    from tllib_ext.files import write_text
+    from tllib_ext.io import write_text
 
     def number(value: Any) -> Optional[float]:
         return float(value) if np.isfinite(value) else None  # JSON has no infinity
@@ -109,8 +109,8 @@ def main() -> int:
     parser.add_argument("-j", "--workers", type=int, default=2, help="threads that decode images (default: 2)")
     args = parser.parse_args()
     from tllib_ext.errors import UserError
-    from tllib_ext.training.saved import load_run
-    from tllib_ext.training.setup import pick_device
+    from tllib_ext.training.build import pick_device
+    from tllib_ext.training.saved_run import load_run
 
     run = load_run(args.run, pick_device(args.device))
     files = find_images(args.images)
@@ -138,4 +138,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(guarded(main))
+    sys.exit(run_main(main))

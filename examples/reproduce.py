@@ -15,7 +15,7 @@ the plan and its cost. Any other flag of noisy_unida.py holds for all runs.
 
 import sys
 
-from tllib_ext.cli import Parser, guarded
+from tllib_ext.cli.parser import Parser, run_main
 from tllib_ext.errors import UserError, closest
 from tllib_ext.experiments.flags import add_grid_arguments, grid_from_args
 
@@ -43,4 +43,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(guarded(main))
+    sys.exit(run_main(main))

@@ -17,14 +17,14 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from tllib_ext.cli import Parser, guarded
-from tllib_ext.files import whole_file
+from tllib_ext.cli.parser import Parser, run_main
+from tllib_ext.io import whole_file
 from tllib_ext.methods.base import Batch
+from tllib_ext.methods.context import Context
 from tllib_ext.methods.divergence import Divergence, DivergenceHparams
-from tllib_ext.training.context import Context
+from tllib_ext.split import LabelSplit
 from tllib_ext.training.players import Players
 from tllib_ext.vision.datasets.noisy import draw_labels, transition_matrix
-from tllib_ext.vision.datasets.split import LabelSplit
 
 # From the supplement: blobs of 300, 20 % symmetric noise, three layers in G and in each head. It does not give the rest.
 SPLIT = LabelSplit(["red", "blue"], ["orange"], ["private"])
@@ -243,4 +243,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(guarded(main))
+    sys.exit(run_main(main))

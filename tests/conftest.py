@@ -36,7 +36,7 @@ def load_example(name):
 @pytest.fixture
 def run_example(monkeypatch, capfd, tmp_path):
     """``run_example(name, *words)`` -> (exit code, stdout, stderr), in an empty working folder."""
-    from tllib_ext.cli import guarded
+    from tllib_ext.cli.parser import run_main
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TLLIB_EXT_CACHE", str(tmp_path / "cache"))
@@ -45,7 +45,7 @@ def run_example(monkeypatch, capfd, tmp_path):
         monkeypatch.setattr(sys, "argv", [f"{name}.py", *map(str, words)])
         capfd.readouterr()
         try:
-            code = guarded(load_example(name).main)
+            code = run_main(load_example(name).main)
         except SystemExit as error:
             code = error.code
         out, err = capfd.readouterr()

@@ -12,17 +12,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from tllib_ext.alignment.divergence import num_kept, small_loss_mask
-from tllib_ext.modules.global_norm import is_global
-
 __all__ = [
     "start",
-    "average_buffers",
     "world_size",
     "rank",
     "pooled_mean",
     "pooled_any",
-    "pooled_small_loss",
     "gather_rows",
     "gather_objects",
     "mean_numbers",
@@ -39,23 +34,6 @@ def start(device: str) -> str:
         torch.cuda.set_device(device)
     dist.init_process_group("nccl" if cuda else "gloo", timeout=timedelta(minutes=10))
     return device
-
-
-@torch.no_grad()
-def average_buffers(module: torch.nn.Module) -> None:
-    """Give every process the mean of all processes' batch-norm statistics, so that they stay one model; a layer that
-    normalises over all of them has the same ones everywhere."""
-    if world_size() == 1:
-        return
-    layers = [m for m in module.modules() if isinstance(m, torch.nn.modules.batchnorm._BatchNorm) and not is_global(m)]
-    buffers = [b for layer in layers for b in (layer.running_mean, layer.running_var) if b is not None]
-    if not buffers:
-        return
-    flat = torch.cat([b.reshape(-1) for b in buffers])
-    dist.all_reduce(flat)
-    flat /= world_size()
-    for b, part in zip(buffers, flat.split([b.numel() for b in buffers])):
-        b.copy_(part.view_as(b))
 
 
 def world_size() -> int:
@@ -124,10 +102,3 @@ def mean_numbers(values: Dict[str, float]) -> Dict[str, float]:
     """Means over the processes of what each has under the same names."""
     everyone = gather_objects(values)
     return {name: sum(mine[name] for mine in everyone) / len(everyone) for name in values}
-
-
-def pooled_small_loss(values: Tensor, drop_rate: float) -> Tensor:
-    """Mask of this process's samples that are among the small-loss part of the global batch."""
-    everyone = gather_rows(values)
-    mask = small_loss_mask(everyone, num_kept(len(everyone), drop_rate))
-    return mask[rank() * len(values) : (rank() + 1) * len(values)]

@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import Any, Dict, Iterator, List, Mapping, Optional, Tuple
 
 import numpy as np
-
-from tllib_ext.benchmarking.contest import Contestant, Timing, alternate, median, ratio
-from tllib_ext.benchmarking.pipelines import (
+from benchmark.contest import Contestant, Timing, alternate, median, ratio
+from benchmark.pipelines import (
     OurData,
     OurEvaluation,
     PlainData,
@@ -16,7 +15,7 @@ from tllib_ext.benchmarking.pipelines import (
     photographs,
     write_photographs,
 )
-from tllib_ext.benchmarking.scenes import OurStep, PlainStep
+from benchmark.scenes import OurStep, PlainStep
 
 __all__ = ["compare_steps", "compare_parameters", "compare_data", "compare_evaluations", "difference"]
 
@@ -58,7 +57,7 @@ def compare_steps(
         steps (int): iterations in each of these
         compile (bool): our side a second time, compiled
         precision (str): of our side
-        scene: other arguments of :class:`~tllib_ext.benchmarking.scenes.Scene`
+        scene: other arguments of :class:`~benchmark.scenes.Scene`
 
     Returns:
         a row for our side as it is, and one for it compiled; both against the same timings of the other side

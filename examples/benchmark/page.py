@@ -5,7 +5,7 @@ import platform
 from pathlib import Path
 from typing import Any, Callable, Dict, List, Mapping, Sequence, Tuple, Union
 
-from tllib_ext.files import write_measured
+from tllib_ext.io import write_measured
 
 __all__ = ["machine", "tables", "write_page"]
 

@@ -7,13 +7,13 @@ from typing import Any, Iterator, List, Sequence, Tuple
 
 import numpy as np
 import torch
+from benchmark.scenes import OurStep, PlainStep
 from torch import Tensor
 
 from tllib_ext import compat
-from tllib_ext.benchmarking.scenes import OurStep, PlainStep
+from tllib_ext.images import load_image
 from tllib_ext.training.domain import Domain, Steps
 from tllib_ext.training.predict import predict_domain
-from tllib_ext.vision.datasets.imagelist import load_image
 from tllib_ext.vision.datasets.pixels import DiskPixels
 from tllib_ext.vision.transforms import MEAN, STD, Augment
 

@@ -9,9 +9,8 @@ from typing import Any, Dict, List
 
 import numpy as np
 import torch
-
-from tllib_ext.benchmarking.contest import Contestant, median
-from tllib_ext.benchmarking.scenes import OurStep, Scene
+from benchmark.contest import Contestant, median
+from benchmark.scenes import OurStep, Scene
 
 __all__ = ["start_up", "evaluation", "steps_by_classes", "steps_by_processes", "write_list"]
 
@@ -35,10 +34,10 @@ class Start:
 
     def run(self) -> None:
         """All of it."""
+        from tllib_ext.split import LabelSplit
         from tllib_ext.vision.datasets.imagelist import ImageList
         from tllib_ext.vision.datasets.noisy import NoisyLabels
         from tllib_ext.vision.datasets.sampling import BalancedBatches, ShuffledBatches
-        from tllib_ext.vision.datasets.split import LabelSplit
         from tllib_ext.vision.datasets.universal import UniversalView
 
         names = [f"class_{i:02}" for i in range(CLASSES)]
@@ -124,8 +123,8 @@ def steps_by_processes(processes: List[int], steps: int, batch: int = 36) -> Lis
 
 
 def _share(rank: int, world: int, port: int, batch: int, steps: int, answers: Any) -> None:
-    from tllib_ext.modules.global_norm import normalise_globally
-    from tllib_ext.training.distributed import start
+    from tllib_ext.distributed import start
+    from tllib_ext.modules.synced_batchnorm import normalise_globally
 
     torch.set_num_threads(1)
     os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(world), MASTER_ADDR="127.0.0.1",

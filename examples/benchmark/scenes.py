@@ -11,19 +11,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tllib_ext.benchmarking.longhand import Longhand
+from benchmark.longhand import Longhand
+from tllib_ext.cli.allocator import keep_freed_memory
 from tllib_ext.cpu.suit import suit_cpu
 from tllib_ext.methods.base import Batch
+from tllib_ext.methods.context import Context
 from tllib_ext.methods.divergence import OFFICIAL_DELTA, Divergence, DivergenceHparams
+from tllib_ext.methods.loss_history import LossHistory
 from tllib_ext.modules.heads import FeatureBottleneck
-from tllib_ext.training.allocator import keep_freed_memory
-from tllib_ext.training.audit import Audit
-from tllib_ext.training.compiling import compile_network
-from tllib_ext.training.context import Context
+from tllib_ext.split import LabelSplit
+from tllib_ext.training.compile import compile_network
 from tllib_ext.training.fit import Meter, fit
 from tllib_ext.training.players import Players
 from tllib_ext.training.precision import Precision
-from tllib_ext.vision.datasets.split import LabelSplit
 from tllib_ext.vision.models.backbones import build_backbone
 
 __all__ = ["Scene", "OurStep", "PlainStep"]
@@ -164,7 +164,7 @@ class OurStep(PlainStep):
             raise RuntimeError("nothing can be compiled here")
         self.building = time.perf_counter() - start
         self.method.prepare(Context(steps=STEPS))
-        self.method.audit = Audit(self.scene.source, split.num_source, device)
+        self.method.audit = LossHistory(self.scene.source, split.num_source, device)
         self.precision = Precision(precision, device)
         self.play = Players(self.method.players(), total_steps=STEPS, scaler=self.precision.scaler)
         self.meter = Meter()

@@ -8,10 +8,10 @@ import torch.nn.functional as F
 from torch import nn
 
 from tllib_ext.methods.base import Batch
+from tllib_ext.methods.context import Context
 from tllib_ext.methods.divergence import PAPER_PRESET, Divergence, DivergenceHparams
-from tllib_ext.training.context import Context
+from tllib_ext.split import LabelSplit
 from tllib_ext.training.players import Players, inverse_decay
-from tllib_ext.vision.datasets.split import LabelSplit
 
 K, B, DROP, STEPS = 5, 12, 0.25, 3
 SPLIT = LabelSplit([f"c{i}" for i in range(3)], ["p0", "p1"], ["u0"])

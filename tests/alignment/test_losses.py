@@ -17,9 +17,10 @@ from tllib_ext.alignment.divergence import (
     separation,
     small_loss_mask,
 )
+from tllib_ext.distributed import pooled_mean
+from tllib_ext.errors import NonFiniteLoss
 from tllib_ext.modules.batchnorm import BatchNormReplay
-from tllib_ext.training.distributed import pooled_mean
-from tllib_ext.training.players import NonFiniteLoss, Players, inverse_decay
+from tllib_ext.training.players import Players, inverse_decay
 
 
 def heads(seed, n=6, k=5, h=2, scale=3.0):

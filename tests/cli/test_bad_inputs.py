@@ -11,8 +11,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from tllib_ext.errors import run_main
 from tllib_ext.evaluation import __main__ as evaluation
-from tllib_ext.guard import guarded
 from tllib_ext.report import __main__ as report
 
 TASK = ("{f}", "-d", "features", "-s", "alpha", "-t", "beta", "--split", "3/2/1", "-b", "8", "--steps", "2", "--no-report")
@@ -221,7 +221,7 @@ def test_bad_input(run_example, feature_root, image_root, t, tmp_path, monkeypat
         monkeypatch.setattr(sys, "argv", [script, *words])
         capfd.readouterr()
         try:
-            code = guarded({"evaluation": evaluation, "report": report}[script].main)
+            code = run_main({"evaluation": evaluation, "report": report}[script].main)
         except SystemExit as error:
             code = error.code
         err = capfd.readouterr().err

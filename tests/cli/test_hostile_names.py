@@ -13,8 +13,8 @@ from conftest import browse, needs_browser
 from PIL import Image
 
 from tllib_ext.evaluation import __main__ as evaluation
-from tllib_ext.evaluation.csvfile import unguard
 from tllib_ext.evaluation.files import load_split, read_predictions
+from tllib_ext.io import unguard
 
 UNICODE = "".join(chr(c) for c in (*range(0x4E00, 0x4E00 + 250), *range(0x05D0, 0x05EA), *range(0x1F600, 0x1F618)))
 NAMES = ["<script>alert(1)</script>", "=cmd|'/C calc'!A0", "../../x", 'a,b"c', UNICODE, "'+\x1b[2J\n-@"]

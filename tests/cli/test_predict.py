@@ -10,7 +10,7 @@ from conftest import load_example
 
 from tllib_ext.errors import UserError
 from tllib_ext.training.checkpoint import load_model
-from tllib_ext.training.saved import load_run
+from tllib_ext.training.saved_run import load_run
 
 
 def rows_of(text):
@@ -20,9 +20,9 @@ def rows_of(text):
 @pytest.fixture(scope="module", params=["trained", "frozen"])
 def saved(request, image_root, tmp_path_factory):
     """A run folder and the path it had its images at; the images are elsewhere by now."""
-    from tllib_ext.cli import Parser, add_run_arguments, parse_run
-    from tllib_ext.training.run import train
-    from tllib_ext.training.setup import build
+    from tllib_ext.cli.parser import Parser, add_run_arguments, parse_run
+    from tllib_ext.training.build import build
+    from tllib_ext.training.trainer import train
 
     folder, cache = tmp_path_factory.mktemp(request.param), tmp_path_factory.mktemp("cache")
     parser = Parser()

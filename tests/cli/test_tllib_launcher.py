@@ -10,11 +10,11 @@ import torch
 from PIL import Image
 from test_compat import FAKE_TLLIB, REAL, hide, python, write_tree
 
-from tllib_ext import tllib as launcher
+from tllib_ext.cli import tllib as launcher
 from tllib_ext.errors import UserError
 from tllib_ext.vision.datasets import glyphs
 
-OFFICE31 = Path(__file__).resolve().parents[2] / "shared" / "data" / "office31"
+OFFICE31 = Path(__file__).resolve().parents[3] / "shared" / "data" / "office31"
 EXAMPLES = Path(REAL or "") / "examples" / "domain_adaptation" / "image_classification"
 needs_tllib = pytest.mark.skipif(not REAL, reason="set TLLIB_EXT_REAL_TLLIB to a checkout of tllib to run")
 

@@ -14,11 +14,12 @@ import pytest
 import torch
 from conftest import ROOT
 
-from tllib_ext.cli import Parser, add_run_arguments, read_yaml
+from tllib_ext.cli.parser import Parser, add_run_arguments, read_yaml
 from tllib_ext.errors import UserError
-from tllib_ext.evaluation.csvfile import guard, unguard
+from tllib_ext.images import load_image
+from tllib_ext.io import guard, unguard
 from tllib_ext.training.checkpoint import load_checkpoint
-from tllib_ext.vision.datasets.imagelist import FeatureList, load_image
+from tllib_ext.vision.datasets.imagelist import FeatureList
 from tllib_ext.vision.models.backbones import read_state
 
 SOURCES = sorted([*(ROOT / "tllib_ext").rglob("*.py"), *(ROOT / "examples").glob("*.py")])
@@ -133,8 +134,8 @@ def test_names_that_command_a_terminal_are_escaped(run_example, tmp_path):
 
 
 def test_a_reader_that_leaves_is_no_traceback(feature_root):
-    code = "import sys; from tllib_ext.guard import guarded\n" \
-           "sys.exit(guarded(lambda: [print('x' * 99) for _ in range(9999)] and 0))"  # fmt: skip
+    code = "import sys; from tllib_ext.errors import run_main\n" \
+           "sys.exit(run_main(lambda: [print('x' * 99) for _ in range(9999)] and 0))"  # fmt: skip
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT) as process:
         process.stdout.readline()
         process.stdout.close()

@@ -9,10 +9,8 @@ import torch
 from torch import nn
 
 from tllib_ext.cpu import expansion, inverted
-from tllib_ext.cpu.compiled import use_kernels
 from tllib_ext.cpu.inverted import fold_blocks
 from tllib_ext.cpu.suit import ClipInPlace, suit_cpu
-from tllib_ext.training.compiling import why_not
 from tllib_ext.vision.models.backbones import build_backbone
 
 NARROW, WIDE = 4, 24
@@ -53,23 +51,12 @@ def assert_same(found, expected, tolerance=1e-10):
         torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance)
 
 
-@pytest.fixture(params=["plain", "compiled"])
-def finish(request):
-    """Nothing more, or the compiled loops too."""
-    if request.param == "plain":
-        return lambda net: 0
-    if why_not(torch.device("cpu")):
-        pytest.skip(f"nothing can be compiled here: {why_not(torch.device('cpu'))}")
-    return use_kernels
-
-
 @pytest.mark.parametrize("act", [nn.ReLU, nn.ReLU6])
 @pytest.mark.parametrize("stride, side, widening", [(1, MANY, True), (2, MANY, True), (1, FEW, True), (2, MANY, False)])
-def test_the_same_outputs_gradients_and_statistics(finish, act, stride, side, widening):
+def test_the_same_outputs_gradients_and_statistics(act, stride, side, widening):
     plain = block(act, stride, widening, momentum=0.3)
     ours = copy.deepcopy(plain)
     assert fold_blocks(ours) == 1
-    finish(ours)
     assert list(ours.state_dict()) == list(plain.state_dict())
     x = images(side, NARROW if widening else WIDE)
     found = measured(ours, x)
@@ -88,11 +75,10 @@ def test_both_ways_of_widening_are_taken(monkeypatch):
     assert taken == ["at once"]
 
 
-def test_frozen_layers_pass_the_gradient_on_and_an_image_needs_none(finish):
+def test_frozen_layers_pass_the_gradient_on_and_an_image_needs_none():
     plain = block().requires_grad_(False)
     ours = copy.deepcopy(plain)
     fold_blocks(ours)
-    finish(ours)
     for side in (MANY, FEW):
         x = images(side).requires_grad_()
         expected, found = (torch.autograd.grad(net(x).pow(2).sum(), x)[0] for net in (plain, ours))
@@ -114,23 +100,21 @@ def test_the_usual_way_elsewhere(monkeypatch):
     assert ours.double().eval()(images()).isfinite().all()
 
 
-def test_images_of_one_channel(finish):
+def test_images_of_one_channel():
     """Both layouts are the same in memory for them, but not for what the block makes of them."""
     plain = block()
     plain[0][0] = nn.Conv2d(1, WIDE, 1, bias=False).double()
     ours = copy.deepcopy(plain)
     fold_blocks(ours)
-    finish(ours)
     x = images(24, 1).contiguous()
     assert_same(measured(ours, x), measured(plain, x))
 
 
 @pytest.mark.parametrize("place", [(0, 1), (1, 1), (3,)])
-def test_a_layer_that_keeps_its_statistics_keeps_them(finish, place):
+def test_a_layer_that_keeps_its_statistics_keeps_them(place):
     plain = block()
     ours = copy.deepcopy(plain)
     fold_blocks(ours)
-    finish(ours)
     for net in (plain, ours):
         reduce(getitem, place, net).eval()
     for side in (MANY, FEW):
@@ -159,10 +143,9 @@ def test_only_what_is_usual_is_exchanged():
     assert [fold_blocks(net) for net in others] == [0] * len(others)
 
 
-def test_no_second_derivatives_and_it_says_so(finish):
+def test_no_second_derivatives_and_it_says_so():
     net = block()
     fold_blocks(net)
-    finish(net)
     for side in (MANY, FEW):
         x = images(side).requires_grad_()
         (first,) = torch.autograd.grad(net(x).pow(3).sum(), x, create_graph=True)
@@ -185,12 +168,11 @@ def test_clipping_in_place_is_relu6_and_keeps_its_output_alone():
 
 
 @pytest.mark.parametrize("arch, exchanged", [("mobilenet_v2", 17), ("resnet18", 0)])
-def test_a_network_for_the_cpu_is_the_same_network(finish, arch, exchanged):
+def test_a_network_for_the_cpu_is_the_same_network(arch, exchanged):
     torch.manual_seed(0)
     plain = build_backbone(arch, None).double().to(memory_format=torch.channels_last)
     ours = copy.deepcopy(plain)
     suit_cpu(ours)
-    finish(ours)
     assert sum(isinstance(module, inverted.Block) for module in ours.modules()) == exchanged
     x = torch.randn(4, 3, 64, 64, dtype=torch.float64).to(memory_format=torch.channels_last)
     found = [(net(x), *torch.autograd.grad(net(x).pow(2).sum(), list(net.parameters())), *net.buffers()) for net in (plain, ours)]
@@ -199,9 +181,8 @@ def test_a_network_for_the_cpu_is_the_same_network(finish, arch, exchanged):
     assert list(ours.state_dict()) == list(plain.state_dict())
 
 
-def test_one_value_per_channel_is_refused_as_batch_norm_does(finish):
+def test_one_value_per_channel_is_refused_as_batch_norm_does():
     net = block()
     fold_blocks(net)
-    finish(net)
     with pytest.raises(ValueError, match="more than 1 value per channel"):
         net(images(1)[:1])

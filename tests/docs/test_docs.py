@@ -47,7 +47,7 @@ def world(tmp_path_factory):
     """A folder in which the pages' names exist: small Office-31, its features, photos, a finished run."""
     from PIL import Image
 
-    from tllib_ext.cli import guarded
+    from tllib_ext.cli.parser import run_main
     from tllib_ext.vision.datasets.catalog import KNOWN
 
     root, rng = tmp_path_factory.mktemp("world"), np.random.default_rng(0)
@@ -81,9 +81,9 @@ def world(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(root)
         patch.setattr(sys, "argv", "x DIR -s A -t D --noise pair --steps 2 --log runs/my_run".split())
-        assert guarded(load_example("noisy_unida").main) == 0
+        assert run_main(load_example("noisy_unida").main) == 0
         patch.setattr(sys, "argv", "x my_photos -s labelled -t new --steps 2 -a small_cnn --log runs/photos".split())
-        assert guarded(load_example("noisy_unida").main) == 0
+        assert run_main(load_example("noisy_unida").main) == 0
     return root
 
 
@@ -127,11 +127,11 @@ def test_commands_run(line, world, monkeypatch, capfd):
         except SystemExit as stop:
             assert not stop.code, capfd.readouterr().err
         return
-    from tllib_ext.cli import guarded
+    from tllib_ext.cli.parser import run_main
 
     script = re.fullmatch(r"examples/(\w+)\.py", words[1]).group(1)
     monkeypatch.setattr(sys, "argv", [words[1], *shrunk(script, words[2:])])
-    assert guarded(load_example(script).main) == 0, capfd.readouterr().err
+    assert run_main(load_example(script).main) == 0, capfd.readouterr().err
 
 
 # --- Python -----------------------------------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ def test_python_blocks_run(code, monkeypatch, tmp_path):
 
 @pytest.mark.parametrize("text", blocks("bash"))
 def test_commands_are_understood(text, monkeypatch):
-    from tllib_ext.cli import Parser, add_run_arguments
+    from tllib_ext.cli.parser import Parser, add_run_arguments
 
     for line in text.replace("\\\n", " ").split("\n"):
         words = shlex.split(line.split(" && ")[-1], comments=True)

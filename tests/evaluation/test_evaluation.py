@@ -10,7 +10,7 @@ import torch
 from tllib_ext.errors import UserError
 from tllib_ext.evaluation import DEFINITIONS, OpenSetEvaluator, evaluate, threshold_curve
 from tllib_ext.methods.base import Prediction
-from tllib_ext.vision.datasets.split import LabelSplit
+from tllib_ext.split import LabelSplit
 
 UNIVERSAL = LabelSplit(["ant", "bee", "cat"], ["cow", "dog"], ["eel", "fox"])
 SPLITS = [

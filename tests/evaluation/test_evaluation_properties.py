@@ -12,7 +12,7 @@ from sklearn.metrics import auc, average_precision_score, confusion_matrix, reca
 
 from tllib_ext.evaluation import DEFINITIONS, OpenSetEvaluator, evaluate, oscr, roc_points, threshold_curve
 from tllib_ext.methods.base import Prediction
-from tllib_ext.vision.datasets.split import LabelSplit
+from tllib_ext.split import LabelSplit
 
 CLOSED, PARTIAL = LabelSplit(["ant", "bee"]), LabelSplit(["ant", "bee"], ["cow"])
 OPEN, UNIVERSAL = (

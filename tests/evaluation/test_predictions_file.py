@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from tllib_ext.errors import UserError
 from tllib_ext.evaluation import OpenSetEvaluator, read_predictions, write_predictions
 from tllib_ext.evaluation.__main__ import main
-from tllib_ext.evaluation.csvfile import CHUNK, atomic_text, guard, unguard
 from tllib_ext.evaluation.files import COLUMNS
+from tllib_ext.io import CHUNK, atomic_text, guard, unguard
 from tllib_ext.methods.base import Prediction
-from tllib_ext.vision.datasets.split import LabelSplit
+from tllib_ext.split import LabelSplit
 
 SPLIT = LabelSplit(["ant", "bee"], ["cow", "dog"], ["eel", "fox"])
 HEADER = "index,label,predicted,score,top1\n"

@@ -5,18 +5,18 @@ import json
 import numpy as np
 import pytest
 import torch
+from benchmark.contest import Contestant, Timing, alternate, median, ratio
+from benchmark.contests import TOLERANCE, difference
+from benchmark.page import tables, write_page
+from benchmark.pipelines import OurData, OurEvaluation, PlainData, PlainEvaluation, write_photographs
+from benchmark.scale import Metrics, Start, write_list
+from benchmark.scenes import OurStep, PlainStep
+from benchmark.switches import SWITCHES
 from conftest import ROOT
 
-from tllib_ext.benchmarking.contest import Contestant, Timing, alternate, median, ratio
-from tllib_ext.benchmarking.contests import TOLERANCE, difference
-from tllib_ext.benchmarking.page import tables, write_page
-from tllib_ext.benchmarking.pipelines import OurData, OurEvaluation, PlainData, PlainEvaluation, write_photographs
-from tllib_ext.benchmarking.scale import Metrics, Start, write_list
-from tllib_ext.benchmarking.scenes import OurStep, PlainStep
-from tllib_ext.benchmarking.switches import SWITCHES
 from tllib_ext.errors import UserError
-from tllib_ext.files import BEGIN, END
-from tllib_ext.training.compiling import why_not
+from tllib_ext.io import BEGIN, END
+from tllib_ext.training.compile import why_not
 
 
 @pytest.fixture(params=[False, True], ids=["eager", "compiled"])

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from test_compat import REAL, ROOT, python
 
-OFFICE = Path(__file__).resolve().parents[2] / "shared" / "data" / "office31"
+OFFICE = Path(__file__).resolve().parents[3] / "shared" / "data" / "office31"
 SCRIPT = ROOT / "examples" / "plain_tllib_loop.py"
 
 

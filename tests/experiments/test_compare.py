@@ -146,7 +146,7 @@ def test_states_of_a_folder(tmp_path):
 
 
 def test_a_cell_can_be_repeated_by_hand(feature_root, tmp_path):
-    from tllib_ext.cli import Parser, add_run_arguments, parse_run
+    from tllib_ext.cli.parser import Parser, add_run_arguments, parse_run
 
     cell = a_cell("x", root=str(feature_root), hp=["temperature=0.1"], steps=3, scratch=True, noise="pair", rate=0.3)
     parser = Parser()

@@ -21,7 +21,7 @@ from tllib_ext.experiments.grid import (
 )
 from tllib_ext.experiments.paper import noise_code, paper_tables, published, published_ablation
 from tllib_ext.methods import METHODS
-from tllib_ext.vision.datasets.split import PRESETS, LabelSplit
+from tllib_ext.split import PRESETS, LabelSplit
 
 OFFICE = Domains("features", ("amazon", "dslr", "webcam"), {})
 LETTERS = {"Ar": "Art", "Cl": "Clipart", "Pr": "Product", "Rw": "Real_World"}

@@ -11,7 +11,7 @@ from tllib_ext.experiments.domains import Domains
 from tllib_ext.experiments.flags import Grid
 from tllib_ext.experiments.grid import Variant, parse_noises
 from tllib_ext.experiments.plans import EXPERIMENTS
-from tllib_ext.vision.datasets.split import PRESETS, LabelSplit
+from tllib_ext.split import PRESETS, LabelSplit
 
 
 @pytest.fixture(scope="module")

@@ -13,12 +13,20 @@ from hypothesis import strategies as st
 from sklearn.metrics import roc_auc_score
 
 from tllib_ext.errors import UserError
-from tllib_ext.report.suspects import beliefs, detection_quality, read_suspects, suspicion, write_suspects
+from tllib_ext.evaluation.suspects_file import read_suspects, write_suspects
+from tllib_ext.labels.audit import audit_labels, audit_quality, detection_quality, suspicion
+from tllib_ext.split import LabelSplit
 from tllib_ext.vision.datasets.noisy import read_transition
-from tllib_ext.vision.datasets.split import LabelSplit
 
 NASTY = ("=cmd|' /C calc'!A0", "<script>alert(1)</script>", 'a,b"c', "'quoted'", "two\nlines")
 SPLIT = LabelSplit(NASTY[:3], NASTY[3:])
+
+
+def write(file, paths, given, history, split, clean=None, model=None, fallback=None):
+    """Audit the labels and write the file; how well wrong labels were found, where they are known."""
+    audit = audit_labels(history, np.asarray(given), None if model is None else model.responsibilities, fallback)
+    write_suspects(file, paths, given, audit, split, clean)
+    return {} if clean is None else audit_quality(audit, np.asarray(given), np.asarray(clean))
 
 
 def make_audit(loss, probs, visits=None):
@@ -75,21 +83,21 @@ def test_detection_quality_longhand(rows):
 
 def test_a_sample_never_drawn_is_judged_by_the_trained_method():
     audit = make_audit([np.nan, 1.0], [[np.nan, np.nan], [0.4, 0.6]], visits=[0, 3])
-    told = beliefs(audit, np.array([0, 1]), [[0.1, 0.9], [0.5, 0.5]])
+    told = audit_labels(audit, np.array([0, 1]), None, [[0.1, 0.9], [0.5, 0.5]])
     assert told.loss == pytest.approx([-math.log(0.1), 1.0])
     assert told.probs == pytest.approx(np.array([[0.1, 0.9], [0.4, 0.6]]))
-    untold = beliefs(audit, np.array([0, 1]))
+    untold = audit_labels(audit, np.array([0, 1]))
     assert untold.probs[0] == pytest.approx([0.5, 0.5]) and untold.visits.tolist() == [0, 3]
     diverged = make_audit([np.nan, np.inf], [[np.nan, np.nan], [0.4, 0.6]], visits=[2, 3])
-    assert np.isfinite(suspicion(*beliefs(diverged, np.array([0, 1]), [[np.nan] * 2] * 2)[:2], np.array([0, 1]))).all()
+    assert np.isfinite(audit_labels(diverged, np.array([0, 1]), None, [[np.nan] * 2] * 2).suspicion).all()
     nothing = make_audit([np.nan] * 2, np.full((2, 2), np.nan), visits=[0, 0])
-    assert np.isfinite(suspicion(*beliefs(nothing, np.array([0, 1]))[:2], np.array([0, 1]))).all()
+    assert np.isfinite(audit_labels(nothing, np.array([0, 1])).suspicion).all()
 
 
 def test_file_round_trip_with_any_names(tmp_path):
     probs, labels, clean, loss, paths = random_case()
     paths[:5] = NASTY
-    results = write_suspects(tmp_path / "suspects.csv", paths, labels, make_audit(loss, probs), SPLIT, clean)
+    results = write(tmp_path / "suspects.csv", paths, labels, make_audit(loss, probs), SPLIT, clean)
     back = read_suspects(tmp_path / "suspects.csv", SPLIT)
     order = np.argsort(-suspicion(loss, probs, labels), kind="stable")
     assert np.array_equal(back.index, order) and (np.diff(back.suspicion) <= 0).all()
@@ -105,7 +113,7 @@ def test_file_round_trip_with_any_names(tmp_path):
 
 def test_without_truth_nothing_is_claimed(tmp_path):
     probs, labels, _, loss, paths = random_case()
-    assert write_suspects(tmp_path / "suspects.csv", paths, labels, make_audit(loss, probs), SPLIT) == {}
+    assert write(tmp_path / "suspects.csv", paths, labels, make_audit(loss, probs), SPLIT) == {}
     back = read_suspects(tmp_path / "suspects.csv", SPLIT)
     assert back.clean is None and back.is_wrong is None
     assert "clean" not in (tmp_path / "suspects.csv").read_text(encoding="utf-8").splitlines()[0]
@@ -114,7 +122,7 @@ def test_without_truth_nothing_is_claimed(tmp_path):
 def test_cleanlab_form(tmp_path):
     probs, labels, clean, loss, paths = random_case()
     model = SimpleNamespace(responsibilities=np.roll(probs, 1, 0).astype(np.float32))
-    write_suspects(tmp_path / "suspects.csv", paths, labels, make_audit(loss, probs), SPLIT, clean, model)
+    write(tmp_path / "suspects.csv", paths, labels, make_audit(loss, probs), SPLIT, clean, model)
     pred_probs, given_labels = np.load(tmp_path / "pred_probs.npy"), np.load(tmp_path / "labels.npy")
     assert pred_probs.shape == (60, 5) and np.array_equal(given_labels, labels) and given_labels.dtype.kind == "i"
     assert pred_probs.sum(1) == pytest.approx(np.ones(60), abs=1e-5) and (pred_probs >= 0).all()
@@ -127,7 +135,7 @@ def test_a_label_model_that_believes_everything_changes_nothing(tmp_path):
     files = []
     for name, model in (("a", None), ("b", trusting)):
         (tmp_path / name).mkdir()
-        write_suspects(tmp_path / name / "suspects.csv", paths, labels, make_audit(loss, probs), SPLIT, clean, model)
+        write(tmp_path / name / "suspects.csv", paths, labels, make_audit(loss, probs), SPLIT, clean, model)
         files.append((tmp_path / name / "suspects.csv").read_bytes())
     assert files[0] == files[1]
 
@@ -136,11 +144,11 @@ def test_bad_input_is_one_clear_error(tmp_path):
     probs, labels, clean, loss, paths = random_case()
     audit = make_audit(loss, probs)
     with pytest.raises(UserError, match="expected 0..4"):
-        write_suspects(tmp_path / "s.csv", paths, labels + 1, audit, SPLIT)
+        write(tmp_path / "s.csv", paths, labels + 1, audit, SPLIT)
     with pytest.raises(UserError, match="as many of each"):
-        write_suspects(tmp_path / "s.csv", paths[:-1], labels, audit, SPLIT)
+        write(tmp_path / "s.csv", paths[:-1], labels, audit, SPLIT)
     assert not list(tmp_path.iterdir())
-    write_suspects(tmp_path / "s.csv", paths, labels, audit, SPLIT)
+    write(tmp_path / "s.csv", paths, labels, audit, SPLIT)
     with pytest.raises(UserError, match="another split"):
         read_suspects(tmp_path / "s.csv", LabelSplit(["x", "y"]))
 

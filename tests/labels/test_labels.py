@@ -14,7 +14,7 @@ from tllib_ext.labels.em import expected_counts, rounds, transition_from_counts
 from tllib_ext.labels.embedding import embed, rescale
 from tllib_ext.labels.starts import name_clusters
 
-FEATURES = Path(__file__).resolve().parents[2] / "shared" / "data" / "office31_resnet50"
+FEATURES = Path(__file__).resolve().parents[3] / "shared" / "data" / "office31_resnet50"
 
 
 def pair(k, rate):
@@ -228,7 +228,7 @@ def test_embedding_is_unit_and_whitens_leading_directions():
 @pytest.mark.skipif(not FEATURES.exists(), reason="Office-31 ResNet-50 features are not beside the project")
 @pytest.mark.parametrize("kind, rate, least", [(pair, 0.2, 0.97), (pair, 0.45, 0.95), (symmetric, 0.45, 0.95)])
 def test_office_dslr(kind, rate, least):
-    from tllib_ext.vision.datasets.split import PRESETS
+    from tllib_ext.split import PRESETS
 
     stored = np.load(FEATURES / "dslr.npz")
     index = [PRESETS["Office31"].source_index(name) for name in stored["classes"]]
@@ -242,17 +242,17 @@ def test_office_dslr(kind, rate, least):
 
 
 def test_the_same_question_is_answered_once(monkeypatch):
-    from tllib_ext.labels import belief
+    from tllib_ext.labels import cached
 
     asked = []
-    monkeypatch.setattr(belief, "estimate_labels", lambda *words, **more: asked.append(words) or estimate_labels(*words, **more))
+    monkeypatch.setattr(cached, "estimate_labels", lambda *words, **more: asked.append(words) or estimate_labels(*words, **more))
     features, true = blobs([12] * 4, dim=8)
     noisy = flip(true, symmetric(4, 0.2), 0)
-    first = belief.estimate_once(features, noisy, 4)
-    assert belief.estimate_once(features.copy(), noisy.copy(), 4) is first and len(asked) == 1
+    first = cached.estimate_once(features, noisy, 4)
+    assert cached.estimate_once(features.copy(), noisy.copy(), 4) is first and len(asked) == 1
     other = noisy.copy()
     other[0] = (other[0] + 1) % 4
     for words in ((features, other, 4, 0), (features + 1, noisy, 4, 0), (features, noisy, 4, 1), (features, noisy, 5, 0)):
-        belief.estimate_once(*words)
+        cached.estimate_once(*words)
     assert len(asked) == 5
-    assert np.array_equal(belief.estimate_once(features, noisy, 4).responsibilities, first.responsibilities)
+    assert np.array_equal(cached.estimate_once(features, noisy, 4).responsibilities, first.responsibilities)

@@ -10,6 +10,7 @@ from torch import nn
 from tllib_ext.errors import UserError
 from tllib_ext.methods import dann, etn, sta, tcl, uan
 from tllib_ext.methods.base import Batch
+from tllib_ext.methods.context import Context
 from tllib_ext.methods.dann import Dann, DannHparams
 from tllib_ext.methods.etn import Etn, EtnHparams, leaky_bce, leaky_logit
 from tllib_ext.methods.sta import BinaryClassifiers, Sta, StaHparams, extremes
@@ -23,9 +24,8 @@ from tllib_ext.modules.adversarial import (
     gradient_reverse,
     grl_coefficient,
 )
-from tllib_ext.training.context import Context
+from tllib_ext.split import LabelSplit
 from tllib_ext.training.players import Players
-from tllib_ext.vision.datasets.split import LabelSplit
 
 SPLIT = LabelSplit(["a", "b"], ["c"], ["u", "v"])  # K = 3
 K, IN, STEPS = 3, 4, 100

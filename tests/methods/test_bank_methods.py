@@ -10,14 +10,14 @@ from torch import nn
 
 from tllib_ext.errors import UserError
 from tllib_ext.methods.base import Batch
+from tllib_ext.methods.context import Context
 from tllib_ext.methods.coteaching import CoTeaching, CoTeachingHparams
 from tllib_ext.methods.dance import Dance, DanceHparams, DanceSel, DanceSelHparams, entropy
 from tllib_ext.methods.jocor import JoCoR, JoCoRHparams
 from tllib_ext.methods.ovanet import OVANet, OVANetHparams, binary_entropy, one_vs_all
 from tllib_ext.modules.memory import FeatureBank
-from tllib_ext.training.context import Context
+from tllib_ext.split import LabelSplit
 from tllib_ext.training.players import Players, inverse_decay
-from tllib_ext.vision.datasets.split import LabelSplit
 
 K, B_S, B_T, N_T, STEPS, LR = 5, 8, 6, 11, 3, 0.05
 SPLIT = LabelSplit(["a", "b", "c"], ["d", "e"], ["u"])

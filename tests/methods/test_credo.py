@@ -5,13 +5,13 @@ import pytest
 import torch
 
 from tllib_ext.methods.base import Batch
+from tllib_ext.methods.context import Context
 from tllib_ext.methods.credo import Credo, CredoHparams
 from tllib_ext.methods.divergence import Divergence
 from tllib_ext.modules.heads import FeatureBottleneck
-from tllib_ext.training.context import Context
+from tllib_ext.split import LabelSplit
 from tllib_ext.training.players import Players
 from tllib_ext.vision.datasets.noisy import draw_labels, transition_matrix
-from tllib_ext.vision.datasets.split import LabelSplit
 
 K, EACH, DIM = 5, 40, 16
 SPLIT = LabelSplit(("a", "b", "c"), ("d", "e"), ("f",))

@@ -9,11 +9,11 @@ from torch import nn
 
 from tllib_ext.methods import METHODS
 from tllib_ext.methods.base import Batch, Hparams
-from tllib_ext.training.audit import Audit
+from tllib_ext.methods.context import Context
+from tllib_ext.methods.loss_history import LossHistory
+from tllib_ext.split import LabelSplit
 from tllib_ext.training.checkpoint import load_method
-from tllib_ext.training.context import Context
 from tllib_ext.training.players import Players
-from tllib_ext.vision.datasets.split import LabelSplit
 
 SPLITS = {
     "closed": LabelSplit(["a", "b", "c"]),
@@ -61,7 +61,7 @@ def build(name, split):
     cls = METHODS.get(name)
     torch.manual_seed(0)
     method = cls(Tiny(), split, cls.Hparams())
-    method.audit = Audit(N_S, split.num_source, torch.device("cpu"))
+    method.audit = LossHistory(N_S, split.num_source, torch.device("cpu"))
     method.prepare(context(method))
     return method.train(), Players(method.players(), lr=0.01, total_steps=STEPS)
 

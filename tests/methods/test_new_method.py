@@ -10,7 +10,7 @@ import pytest
 import test_method_sweep as sweep
 from test_compat import ROOT
 
-from tllib_ext.cli import Parser, add_run_arguments, parse_run
+from tllib_ext.cli.parser import Parser, add_run_arguments, parse_run
 from tllib_ext.methods import METHODS
 
 PAGE = (ROOT / "docs" / "contributing.md").read_text(encoding="utf-8")
@@ -64,7 +64,7 @@ def test_step_4_the_rest_of_the_sweep(smoothing):
 
 
 def test_step_4_a_run(smoothing, tmp_path, capsys):
-    from tllib_ext.training.run import run_from_args
+    from tllib_ext.cli.train import run_from_args
 
     rng = np.random.default_rng(0)
     classes = ["ant", "bee", "cat", "dog"]

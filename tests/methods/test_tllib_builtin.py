@@ -14,9 +14,9 @@ from test_method_sweep import IN, N_T, SPLITS, STEPS, Tiny, feeds
 from tllib_ext import compat
 from tllib_ext.errors import UserError
 from tllib_ext.methods import METHODS, TLLIB_METHODS
-from tllib_ext.training.audit import Audit
+from tllib_ext.methods.context import Context
+from tllib_ext.methods.loss_history import LossHistory
 from tllib_ext.training.checkpoint import load_method
-from tllib_ext.training.context import Context
 from tllib_ext.training.players import Players, inverse_decay
 
 HERE = importlib.util.find_spec("tllib") is not None
@@ -46,7 +46,7 @@ def build(name, split=SPLIT, **hp):
     cls = METHODS.get(f"tllib:{name}")
     torch.manual_seed(0)
     method = cls(Tiny(), split, cls.Hparams(**hp))
-    method.audit = Audit(21, split.num_source, torch.device("cpu"))
+    method.audit = LossHistory(21, split.num_source, torch.device("cpu"))
     features = torch.randn(N_T, Tiny.out_features, generator=torch.Generator().manual_seed(5))
     method.prepare(Context(STEPS, 21, N_T, rate=0.3, target_features=lambda: features))
     return method.train(), Players(method.players(), lr=0.01, total_steps=STEPS)

@@ -10,11 +10,12 @@ from PIL import Image
 from scipy.stats import gaussian_kde
 
 from tllib_ext.evaluation.curves import threshold_curve
+from tllib_ext.evaluation.feature_map_file import GROUPS, FeatureMap, read_feature_map, write_feature_map
 from tllib_ext.report import plots
-from tllib_ext.report.board import add_evaluation
-from tllib_ext.report.embedding import GROUPS, Embedding, choose, groups_of, read_embedding, tsne, write_embedding
 from tllib_ext.report.style import plain, save
-from tllib_ext.vision.datasets.split import LabelSplit
+from tllib_ext.split import LabelSplit
+from tllib_ext.training.feature_map import choose, groups_of, tsne
+from tllib_ext.training.tensorboard import add_evaluation
 
 NAMES = ["mug", "$x^2$", "$broken", "two\nlines", "\udcff", "名前", "<b>" * 30, "unknown"]
 RNG = np.random.default_rng(0)
@@ -115,9 +116,9 @@ def test_map_of_features(tmp_path):
     near = np.linalg.norm(points[:, None] - points[None], axis=2)
     assert near[:30, :30].mean() < near[:30, 30:].mean()  # what is close in the features is close on the map
     group = groups_of(30, np.r_[np.zeros(20), np.full(10, 3)], np.arange(30), unknown=3)
-    embedding = Embedding(group, np.r_[np.arange(30), np.arange(30)], points[:, 0], points[:, 1])
-    write_embedding(tmp_path / "tsne.csv", embedding)
-    back = read_embedding(tmp_path / "tsne.csv")
+    embedding = FeatureMap(group, np.r_[np.arange(30), np.arange(30)], points[:, 0], points[:, 1])
+    write_feature_map(tmp_path / "tsne.csv", embedding)
+    back = read_feature_map(tmp_path / "tsne.csv")
     assert np.array_equal(back.group, group) and back.x == pytest.approx(points[:, 0], abs=1e-4)
     assert [GROUPS[g] for g in sorted(set(group))] == ["source", "target shared", "target unknown"]
     assert labels_of(plots.feature_map(back).axes[0]) == ["source (30)", "target, common (20)", "target, private (10)"]
@@ -142,21 +143,21 @@ def test_saving_leaves_one_whole_file(tmp_path):
     assert Image.open(tmp_path / "density.png").size == (784, 490)
 
 
-def test_tensorboard_gets_curve_and_picture():
+def test_tensorboard_gets_curve_and_histograms():
     added = []
 
     class Writer:
         def add_pr_curve(self, tag, labels, values, step):
             added.append((tag, labels.sum(), values.min(), values.max(), step))
 
-        def add_image(self, tag, array, step, dataformats):
-            added.append((tag, array.dtype, array.ndim, dataformats, step))
+        def add_histogram(self, tag, values, step):
+            added.append((tag, len(values), step))
 
-    add_evaluation(Writer(), SCORE, UNKNOWN, 2.0, 7)
-    assert added == [("unknown", 60, 0.0, 1.0, 7), ("density", np.dtype("uint8"), 3, "HWC", 7)]
+    add_evaluation(Writer(), SCORE, UNKNOWN, 7)
+    assert added == [("unknown", 60, 0.0, 1.0, 7), ("score/known", len(SCORE) - 60, 7), ("score/unknown", 60, 7)]
     added.clear()
-    add_evaluation(Writer(), SCORE, None, None, 8)
-    assert [entry[0] for entry in added] == ["density"]
+    add_evaluation(Writer(), SCORE, None, 8)
+    assert added == [("score", len(SCORE), 8)]
 
 
 def test_nothing_uses_pyplot():

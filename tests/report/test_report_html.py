@@ -11,17 +11,18 @@ from conftest import browse, needs_browser
 from PIL import Image
 
 from tllib_ext.errors import UserError
+from tllib_ext.evaluation.feature_map_file import FeatureMap, write_feature_map
 from tllib_ext.evaluation.files import write_predictions
-from tllib_ext.files import write_json
+from tllib_ext.evaluation.suspects_file import write_suspects
+from tllib_ext.io import write_json
+from tllib_ext.labels.audit import audit_labels, audit_quality
 from tllib_ext.methods.base import Prediction
 from tllib_ext.report.draw import draw
-from tllib_ext.report.embedding import Embedding, write_embedding
 from tllib_ext.report.gallery import Thumbnails, escape
 from tllib_ext.report.html import page as make_page
-from tllib_ext.report.outputs import write_report
-from tllib_ext.report.runfiles import read_run
-from tllib_ext.report.suspects import write_suspects
-from tllib_ext.vision.datasets.split import LabelSplit
+from tllib_ext.report.run_files import read_run
+from tllib_ext.report.write import write_report
+from tllib_ext.split import LabelSplit
 
 SPLIT = LabelSplit(
     ["<script>alert('x')</script>", "=cmd|' /C calc'!A0", 'a,b"c'], ["'onload='x", "$m$"], ["</style><img src=x onerror=y>"]
@@ -52,8 +53,10 @@ def make_run(folder, labelled=True, noise="pair", data="folder", images=True, ex
         clean = rng.integers(0, k, n)
         audit = SimpleNamespace(loss=rng.exponential(size=n), probs=probs, visits=np.ones(n))
         given = np.where(rng.random(n) < 0.2, (clean + 1) % k, clean)
-        results.update(write_suspects(folder / "suspects.csv", paths, given, audit, SPLIT, None if noise == "none" else clean))
-        write_embedding(folder / "tsne.csv", Embedding(np.arange(n) % 3, np.arange(n), rng.normal(size=n), rng.normal(size=n)))
+        audit, truth = audit_labels(audit, given), None if noise == "none" else clean
+        write_suspects(folder / "suspects.csv", paths, given, audit, SPLIT, truth)
+        results.update({} if truth is None else audit_quality(audit, given, truth))
+        write_feature_map(folder / "tsne.csv", FeatureMap(np.arange(n) % 3, np.arange(n), rng.normal(size=n), rng.normal(size=n)))
         model = {"rate": 0.2, "rate_std": 0.01, "trace": [{"rate": 0.3}, {"rate": 0.2}], "transition": np.eye(k).tolist()}
         write_json(folder / "label_model.json", model)
         write_json(folder / "env.json", {"python": "3.<b>", "versions": {"torch": "2", "tllib": None}})

@@ -7,12 +7,12 @@ import numpy as np
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
-from tllib_ext.cli import Parser, add_run_arguments, read_yaml
+from tllib_ext.cli.parser import Parser, add_run_arguments, read_yaml
 from tllib_ext.errors import UserError
 from tllib_ext.evaluation.files import load_split, read_predictions
+from tllib_ext.split import LabelSplit
 from tllib_ext.vision.datasets.imagelist import FeatureList, ImageList
 from tllib_ext.vision.datasets.noisy import read_transition
-from tllib_ext.vision.datasets.split import LabelSplit
 
 SPLIT = LabelSplit(["mug", "=pen"], ["cup"], ["jar"])
 

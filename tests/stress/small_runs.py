@@ -11,7 +11,7 @@ from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Callable, Dict, List, Optional
 
-from tllib_ext.cli import Parser, add_run_arguments, guarded, parse_run
+from tllib_ext.cli.parser import Parser, add_run_arguments, parse_run, run_main
 from tllib_ext.errors import UserError
 
 __all__ = ["SAME", "write_features", "write_images", "features_flags", "images_flags", "warm_up", "launch", "drafts",
@@ -64,7 +64,7 @@ def _run(words: List[str]) -> int:
     parser = Parser()
     add_run_arguments(parser)
     args = parse_run(parser, words)
-    from tllib_ext.training.run import run_from_args
+    from tllib_ext.cli.train import run_from_args
 
     return run_from_args(args)
 
@@ -96,7 +96,7 @@ def launch(words: List[str], log: Path, before: Optional[Callable[[], None]] = N
         os.dup2(sys.stdout.fileno(), 2)
         if before is not None:
             before()
-        code = guarded(lambda: _run(words))
+        code = run_main(lambda: _run(words))
     except Exception:
         traceback.print_exc()
     finally:

@@ -1,10 +1,10 @@
 """Try to lose something, and write down what happened.
 
-    python examples/stress.py kill [--kills 8] [--methods divergence,dance]     SIGKILL at random moments, then go on
-    python examples/stress.py torchrun                                                the same with two processes, once
-    python examples/stress.py long [--steps 20000]                                    memory, open files, time per step
-    python examples/stress.py fuzz [--cases 100000]                                   every reader on damaged files
-    python examples/stress.py table                                                   docs/reliability.md from the record
+    python tests/stress/stress.py kill [--kills 8] [--methods divergence,dance]     SIGKILL at random moments, then go on
+    python tests/stress/stress.py torchrun                                                the same with two processes, once
+    python tests/stress/stress.py long [--steps 20000]                                    memory, open files, time per step
+    python tests/stress/stress.py fuzz [--cases 100000]                                   every reader on damaged files
+    python tests/stress/stress.py table                                                   docs/reliability.md from the record
 
 Every part adds what it measured to docs/reliability.json and writes the table in docs/reliability.md anew.
 """
@@ -23,9 +23,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any, Dict, List
 
-from tllib_ext.cli import Parser, _positive, _seed, guarded
-from tllib_ext.errors import UserError
-from tllib_ext.experiments.harm import (
+from small_runs import (
     contents,
     drafts,
     features_flags,
@@ -37,7 +35,10 @@ from tllib_ext.experiments.harm import (
     write_images,
 )
 
-ROOT = Path(__file__).resolve().parents[1]
+from tllib_ext.cli.parser import Parser, _positive, _seed, run_main
+from tllib_ext.errors import UserError
+
+ROOT = Path(__file__).resolve().parents[2]
 RECORD, PAGE = ROOT / "docs" / "reliability.json", ROOT / "docs" / "reliability.md"
 
 
@@ -172,7 +173,7 @@ def fuzz(args: Any, work: Path) -> Dict[str, Any]:
 
 def write_page(record: Dict[str, Any]) -> None:
     """Put the record between the page's marks as tables."""
-    from tllib_ext.files import write_measured
+    from tllib_ext.io import write_measured
 
     def table(rows: List[Dict[str, Any]]) -> List[str]:
         lines = [list(rows[0]), ["---"] * len(rows[0]), *(list(row.values()) for row in rows)]
@@ -183,7 +184,7 @@ def write_page(record: Dict[str, Any]) -> None:
             return []
         entry = record[name]
         rows = entry.get("rows") or [{key: value for key, value in entry.items() if key not in ("samples", "date", "versions")}]
-        made = f"`python examples/stress.py {name}`, {entry['date']}, {entry['versions']}, seed {entry.get('seed', 0)}"
+        made = f"`python tests/stress/stress.py {name}`, {entry['date']}, {entry['versions']}, seed {entry.get('seed', 0)}"
         return ["", f"**{title}** ({made})", "", *table(rows)]
 
     text = [*part("kill", "SIGKILL, then the same command again"), *part("torchrun", "Two processes under torchrun"),
@@ -197,7 +198,7 @@ def add_to_record(part: str, result: Dict[str, Any]) -> Dict[str, Any]:
 
     import torch
 
-    from tllib_ext.files import write_json
+    from tllib_ext.io import write_json
 
     record = json.loads(RECORD.read_text()) if RECORD.exists() else {}
     versions = f"Python {platform.python_version()}, torch {torch.__version__}"
@@ -233,4 +234,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(guarded(main))
+    sys.exit(run_main(main))

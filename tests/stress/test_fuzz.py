@@ -1,6 +1,6 @@
 """Damaged and generated files: a reader understands them or says what is wrong, and raises nothing else.
 
-``python examples/stress.py fuzz`` does the same with a hundred thousand files.
+``python tests/stress/stress.py fuzz`` does the same with a hundred thousand files.
 """
 
 import warnings

@@ -13,14 +13,15 @@ from conftest import ROOT
 from together import Together, free_port
 from torch import nn
 
+from tllib_ext.distributed import gather_rows, pooled_any, pooled_mean, rank, world_size
 from tllib_ext.methods import METHODS
 from tllib_ext.methods.base import Batch
+from tllib_ext.methods.context import Context
 from tllib_ext.methods.divergence import Divergence, DivergenceHparams
-from tllib_ext.modules.global_norm import is_global, normalise_globally
-from tllib_ext.training.context import Context
-from tllib_ext.training.distributed import gather_rows, pooled_any, pooled_mean, pooled_small_loss, rank, world_size
+from tllib_ext.methods.selection import pooled_small_loss
+from tllib_ext.modules.synced_batchnorm import is_global, normalise_globally
+from tllib_ext.split import LabelSplit
 from tllib_ext.training.players import Players
-from tllib_ext.vision.datasets.split import LabelSplit
 
 SPLIT = LabelSplit(["a", "b", "c"], ["p", "q"], ["u"])
 
@@ -33,9 +34,9 @@ def flags(root, log, batch, *more, norm="none"):
 
 def train_run(words):
     """One run of the training script; results, and every parameter at the end."""
-    from tllib_ext.cli import Parser, add_run_arguments, parse_run
-    from tllib_ext.training.run import train
-    from tllib_ext.training.setup import build
+    from tllib_ext.cli.parser import Parser, add_run_arguments, parse_run
+    from tllib_ext.training.build import build
+    from tllib_ext.training.trainer import train
 
     parser = Parser()
     add_run_arguments(parser)

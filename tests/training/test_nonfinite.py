@@ -7,10 +7,11 @@ import pytest
 import torch
 from torch import nn
 
+from tllib_ext.errors import NonFiniteLoss
 from tllib_ext.methods.base import Batch
-from tllib_ext.training.audit import Audit
+from tllib_ext.methods.loss_history import LossHistory
 from tllib_ext.training.fit import fit
-from tllib_ext.training.players import NonFiniteLoss, Players
+from tllib_ext.training.players import Players
 
 FLAGS = ("-d", "features", "-s", "alpha", "-t", "beta", "--split", "3/2/1", "--noise", "pair", "-b", "8", "--bottleneck", "16",
          "--no-report", "--steps", "30", "--log", "run")  # fmt: skip
@@ -62,7 +63,7 @@ class Moody(nn.Module):
         super().__init__()
         self.weight = nn.Parameter(torch.ones(1))
         self.register_buffer("seen", torch.zeros(1))
-        self.audit, self.bad = Audit(2, 2, torch.device("cpu")), bad
+        self.audit, self.bad = LossHistory(2, 2, torch.device("cpu")), bad
 
     def update(self, source, target, step, play):
         self.seen += 1

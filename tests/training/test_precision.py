@@ -15,13 +15,13 @@ from torch import nn
 from tllib_ext.alignment.divergence import divergences, joint_loss, mean_distribution_entropy
 from tllib_ext.errors import UserError
 from tllib_ext.methods.base import Batch
+from tllib_ext.methods.context import Context
 from tllib_ext.methods.divergence import Divergence, DivergenceHparams
 from tllib_ext.modules.heads import FeatureBottleneck
-from tllib_ext.training import compiling
-from tllib_ext.training.context import Context
+from tllib_ext.split import LabelSplit
+from tllib_ext.training import compile as compiling
 from tllib_ext.training.players import Players
 from tllib_ext.training.precision import Precision
-from tllib_ext.vision.datasets.split import LabelSplit
 
 CPU = torch.device("cpu")
 SPLIT = LabelSplit(["a", "b", "c"], ["p", "q"], ["u"])
@@ -121,7 +121,7 @@ def test_the_scale_is_part_of_the_state():
 
 BF16 = """
     import sys, torch
-    from tllib_ext.benchmarking.scenes import OurStep
+    from benchmark.scenes import OurStep
     x = torch.randn(2, 3, 8, 8)
     try:
         with torch.autocast("cpu", torch.bfloat16):
@@ -149,6 +149,7 @@ def test_bf16_trains():
     assert "DONE" in done.stdout
 
 
+@pytest.mark.slow
 def test_compiled_training_ends_where_eager_training_does(feature_root, run_example, tmp_path):
     reason = compiling.why_not(CPU)
     if reason is not None:
@@ -158,7 +159,7 @@ def test_compiled_training_ends_where_eager_training_does(feature_root, run_exam
                  "--rate", 0.25, "--bottleneck", 8, "-b", 12, "--steps", 12, "--hp", "warmup=3", "--no-report",
                  "--log", tmp_path / name, *more]  # fmt: skip
         code, out, err = run_example("noisy_unida", *words)
-        assert code == 0 and ("--compile: exchanged 1 of" in out + err) == (name == "compiled"), err
+        assert code == 0 and "--compile does not work" not in out + err, err
     first, second = (load_file(tmp_path / name / "model.safetensors") for name in ("eager", "compiled"))
     assert first.keys() == second.keys()
     for name in first:

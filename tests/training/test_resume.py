@@ -10,14 +10,15 @@ import time
 import pytest
 import torch
 from conftest import ROOT
+from small_runs import SAME, contents, drafts, launch, wait_and_kill, warm_up, write_features
 
-from tllib_ext.cli import Parser, add_run_arguments, parse_run
-from tllib_ext.experiments.harm import SAME, contents, drafts, launch, wait_and_kill, warm_up, write_features
+from tllib_ext.cli.parser import Parser, add_run_arguments, parse_run
+from tllib_ext.cli.train import run_from_args
 from tllib_ext.methods import METHODS
-from tllib_ext.training import run as run_module
+from tllib_ext.training import trainer as run_module
 from tllib_ext.training.checkpoint import load_checkpoint
 from tllib_ext.training.recorder import Recorder
-from tllib_ext.training.session import Lock
+from tllib_ext.training.run_dir import Lock
 
 FLAGS = ("-d", "features", "-s", "alpha", "-t", "beta", "--split", "3/2/1", "--noise", "pair", "-b", "8", "--bottleneck", "16",
          "--no-report", "--device", "cpu")  # fmt: skip
@@ -31,7 +32,7 @@ class Died(BaseException):
 def go(root, folder, *more):
     parser = Parser()
     add_run_arguments(parser)
-    return run_module.run_from_args(parse_run(parser, [str(root), *SHORT, "--log", str(folder), *more]))
+    return run_from_args(parse_run(parser, [str(root), *SHORT, "--log", str(folder), *more]))
 
 
 def die_at(monkeypatch, name, number):
@@ -144,7 +145,7 @@ def test_resume_insists(feature_root, tmp_path, run_example):
 
 
 def test_a_folder_in_use_is_locked(feature_root, tmp_path, run_example):
-    holder = "import sys, time; from pathlib import Path; from tllib_ext.training.session import Lock\n" \
+    holder = "import sys, time; from pathlib import Path; from tllib_ext.training.run_dir import Lock\n" \
              "lock = Lock(Path(sys.argv[1])); print('held', flush=True); sys.stdin.read()"  # fmt: skip
     with subprocess.Popen([sys.executable, "-c", holder, tmp_path / "run"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                           env={**os.environ, "PYTHONPATH": str(ROOT)}) as process:  # fmt: skip

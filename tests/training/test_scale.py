@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
+from benchmark.scale import Metrics, Start, _once, start_up, write_list
 
-from tllib_ext.benchmarking.scale import Metrics, Start, _once, start_up, write_list
 from tllib_ext.vision.datasets.sampling import BalancedBatches, ShuffledBatches
 
 

@@ -7,10 +7,7 @@ import time
 
 import pytest
 import torch
-
-from tllib_ext import files
-from tllib_ext.cli import guarded
-from tllib_ext.experiments.harm import (
+from small_runs import (
     contents,
     drafts,
     features_flags,
@@ -20,10 +17,13 @@ from tllib_ext.experiments.harm import (
     write_features,
     write_images,
 )
-from tllib_ext.training import run as run_module
-from tllib_ext.training import setup
+
+from tllib_ext import io as files
+from tllib_ext.cli.parser import run_main
+from tllib_ext.training import build as setup
+from tllib_ext.training import trainer as run_module
 from tllib_ext.training.checkpoint import load_checkpoint
-from tllib_ext.training.session import Stopper
+from tllib_ext.training.run_dir import Stopper
 
 
 @pytest.fixture(scope="module")
@@ -135,8 +135,8 @@ def test_a_full_disk_is_one_line_and_the_checkpoint_stays(root, tmp_path, limit)
     assert len(kept) > 9000
     (tmp_path / "log").unlink()
     code = end(launch(words, tmp_path / "log", lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))))
-    said = own_lines(tmp_path / "log") if limit > 300 else ["error: no room left"]  # 300 bytes: not even room for the log
-    assert code == 1 and len(said) == 1 and said[0].startswith("error: no room left"), said
+    said = own_lines(tmp_path / "log") if limit > 300 else ["error: no disk space left"]  # 300 bytes: not even room for the log
+    assert code == 1 and len(said) == 1 and said[0].startswith("error: no disk space left"), said
     assert (tmp_path / "run" / "checkpoints" / "last.pt").read_bytes() == kept and not drafts(tmp_path / "run")
     assert not (tmp_path / "run" / "results.json").exists()
 
@@ -157,10 +157,10 @@ def test_the_file_without_room_is_named(tmp_path, capsys):
         return main
 
     for error in (OSError(28, "No space left on device"), OSError("1000 requested and 400 written"), OSError(122, "Quota")):
-        assert guarded(writes_into(error)) == 1
+        assert run_main(writes_into(error)) == 1
         err = capsys.readouterr().err
-        assert err.startswith(f"error: no room left while writing {tmp_path / 'big.bin'}") and err.count("\n") == 1
-    assert guarded(writes_into(PermissionError(13, "Permission denied", "there"))) == 2
+        assert err.startswith(f"error: no disk space left while writing {tmp_path / 'big.bin'}") and err.count("\n") == 1
+    assert run_main(writes_into(PermissionError(13, "Permission denied", "there"))) == 2
     assert capsys.readouterr().err == "error: cannot use there: Permission denied\n"
     assert list(tmp_path.iterdir()) == []
 

@@ -25,7 +25,7 @@ def _child(rank, world, port, answers, function, args):
     torch.set_num_threads(1)
     try:
         if world > 1:
-            from tllib_ext.training.distributed import start
+            from tllib_ext.distributed import start
 
             start("cpu")
         answers.put((rank, True, function(*args)))

@@ -13,11 +13,12 @@ from conftest import SHARED
 from PIL import Image
 
 from tllib_ext.errors import UserError
+from tllib_ext.images import load_image
+from tllib_ext.split import LabelSplit
 from tllib_ext.training.domain import Domain, Steps
 from tllib_ext.vision.datasets import cache, frozen
-from tllib_ext.vision.datasets.imagelist import ImageFolder, load_image
+from tllib_ext.vision.datasets.imagelist import ImageFolder
 from tllib_ext.vision.datasets.pixels import DiskPixels, LazyPixels, RamPixels, open_pixels
-from tllib_ext.vision.datasets.split import LabelSplit
 from tllib_ext.vision.datasets.universal import UniversalView
 from tllib_ext.vision.transforms import Augment
 

@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tllib_ext.errors import UserError
+from tllib_ext.split import PRESETS, LabelSplit
 from tllib_ext.vision.datasets.catalog import KNOWN, find_domain, open_data
 from tllib_ext.vision.datasets.imagelist import FeatureList, ImageList
 from tllib_ext.vision.datasets.sampling import BalancedBatches, ShuffledBatches
-from tllib_ext.vision.datasets.split import PRESETS, LabelSplit
 from tllib_ext.vision.datasets.universal import UniversalView
 from tllib_ext.vision.transforms import MEAN, STD, Augment
 

@@ -14,8 +14,8 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 from tllib_ext.errors import UserError
+from tllib_ext.split import LabelSplit
 from tllib_ext.vision.datasets import glyph_render, glyphs
-from tllib_ext.vision.datasets.split import LabelSplit
 from tllib_ext.vision.models.small_cnn import WEIGHTS, SmallCNN, small_cnn
 
 
@@ -142,7 +142,7 @@ def test_missing_fonts_name_the_remedy(monkeypatch):
 def test_rendering_does_not_import_matplotlib():
     code = ("import sys; from tllib_ext.vision.datasets.glyph_render import render; render('A', 'print', (0,));"
             "sys.exit('matplotlib' in sys.modules)")  # fmt: skip
-    assert subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[1], check=False).returncode == 0
+    assert subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[2], check=False).returncode == 0
 
 
 def test_shipped_weights_know_none_of_the_classes():
@@ -155,7 +155,7 @@ def test_shipped_weights_know_none_of_the_classes():
 
 
 def test_shipped_weights_are_those_of_the_script():
-    sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
+    sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
     try:
         import pretrain_small_cnn
     finally:

@@ -9,12 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tllib_ext.errors import UserError
+from tllib_ext.split import PRESETS, LabelSplit
 from tllib_ext.vision.datasets.imagelist import ImageList
 from tllib_ext.vision.datasets.noisy import NoisyLabels, draw_labels, transition_matrix
-from tllib_ext.vision.datasets.split import PRESETS, LabelSplit
 from tllib_ext.vision.datasets.universal import UniversalView
 
-SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
+SHARED = Path(__file__).resolve().parents[3] / "shared" / "data"
 CASES = (("pair", 0.2), ("pair", 0.45), ("symmetric", 0.2), ("symmetric", 0.45))
 
 #: sha1 prefixes of the comma-joined noisy labels that the authors' function draws, for the four CASES.

@@ -3,13 +3,12 @@
 import argparse
 import math
 import sys
-from typing import Any, Dict, Iterable, List, Optional, Sequence
+from typing import Any, Dict, Iterable, Optional, Sequence
 
-from tllib_ext.errors import UserError, closest
-from tllib_ext.guard import guarded, one_line
+from tllib_ext.errors import UserError, closest, one_line, run_main
 from tllib_ext.methods import METHODS
 
-__all__ = ["Parser", "add_run_arguments", "parse_run", "read_yaml", "guarded"]
+__all__ = ["Parser", "add_run_arguments", "parse_run", "read_yaml", "run_main"]
 
 #: a configuration file is a page of settings, not a data set: characters, and lists within lists.
 YAML_LIMIT, YAML_DEPTH = 50_000, 5
@@ -228,16 +227,3 @@ def parse_run(parser: argparse.ArgumentParser, argv: Optional[Sequence[str]] = N
         args = parser.parse_args(words)
     args.command = words
     return args
-
-
-def method_options(args: argparse.Namespace) -> Dict[str, Any]:
-    """Hyper-parameters given by flags: ``--hp`` and its few shorthands."""
-    values: Dict[str, Any] = {}
-    for item in args.hp:
-        name, found, value = item.partition("=")
-        if not found:
-            raise UserError(f"--hp {item!r}: expected NAME=VALUE, e.g. eta=0.1")
-        values[name] = value
-    shorthands: List[str] = ["drop_rate", "heads", "unknown_rule", "unknown_threshold"]
-    values.update({name: getattr(args, name) for name in shorthands if getattr(args, name) is not None})
-    return values

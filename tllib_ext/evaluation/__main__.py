@@ -8,8 +8,8 @@ from typing import List, Optional
 
 from tllib_ext.errors import UserError
 from tllib_ext.evaluation.files import Predictions, load_split, read_predictions
-from tllib_ext.files import write_json
-from tllib_ext.vision.datasets.split import LabelSplit
+from tllib_ext.io import write_json
+from tllib_ext.split import LabelSplit
 
 __all__ = ["main"]
 

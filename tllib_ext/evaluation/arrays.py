@@ -5,7 +5,7 @@ from typing import Any, Dict, Tuple
 import numpy as np
 
 from tllib_ext.errors import UserError
-from tllib_ext.vision.datasets.split import LabelSplit
+from tllib_ext.split import LabelSplit
 
 __all__ = ["argmax", "check_possible", "class_labels", "count_once", "integers", "same_length", "scores", "to_numpy"]
 

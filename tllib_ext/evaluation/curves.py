@@ -12,7 +12,7 @@ from typing import Dict, NamedTuple, Optional, Tuple
 
 import numpy as np
 
-from tllib_ext.vision.datasets.split import LabelSplit
+from tllib_ext.split import LabelSplit
 
 __all__ = ["ThresholdCurve", "confusion", "detection", "oscr", "roc_points", "threshold_curve"]
 

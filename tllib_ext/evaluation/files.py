@@ -18,7 +18,8 @@ import numpy as np
 
 from tllib_ext.errors import UserError, closest
 from tllib_ext.evaluation.arrays import argmax, class_labels, integers, same_length, scores, to_numpy
-from tllib_ext.evaluation.csvfile import (
+from tllib_ext.evaluation.openset import OpenSetReport, evaluate
+from tllib_ext.io import (
     CHUNK,
     atomic_text,
     guard,
@@ -27,8 +28,7 @@ from tllib_ext.evaluation.csvfile import (
     reading,
     unguard,
 )
-from tllib_ext.evaluation.openset import OpenSetReport, evaluate
-from tllib_ext.vision.datasets.split import LabelSplit
+from tllib_ext.split import LabelSplit
 
 __all__ = ["COLUMNS", "Predictions", "load_split", "read_predictions", "write_predictions"]
 

@@ -22,7 +22,7 @@ from tllib_ext.evaluation.arrays import (
     to_numpy,
 )
 from tllib_ext.evaluation.curves import confusion, detection, oscr
-from tllib_ext.vision.datasets.split import LabelSplit
+from tllib_ext.split import LabelSplit
 
 __all__ = ["DEFINITIONS", "ClassRecall", "OpenSetEvaluator", "OpenSetReport", "evaluate"]
 

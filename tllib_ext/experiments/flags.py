@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence
 
-from tllib_ext.cli import SEED_LIMIT, _positive, _seed, add_run_arguments, parse_run
+from tllib_ext.cli.parser import SEED_LIMIT, _positive, _seed, add_run_arguments, parse_run
 from tllib_ext.errors import UserError, closest
 from tllib_ext.experiments.domains import Domains, Task, domains_in
 from tllib_ext.experiments.grid import (

@@ -1,4 +1,4 @@
-"""The numbers of the CVPR 2021 paper, shipped as ``report/data/paper_tables.json`` with their source."""
+"""The numbers of the CVPR 2021 paper, shipped as ``experiments/data/paper_tables.json`` with their source."""
 
 import json
 from functools import lru_cache
@@ -24,7 +24,7 @@ def paper_tables() -> Dict[str, Any]:
         >>> paper_tables()["table2"]["office"]["P20"]["Ours"]
         91.22
     """
-    text = resources.files("tllib_ext.report").joinpath("data/paper_tables.json").read_text(encoding="utf-8")
+    text = resources.files("tllib_ext.experiments").joinpath("data/paper_tables.json").read_text(encoding="utf-8")
     return json.loads(text)
 
 

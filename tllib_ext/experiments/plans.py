@@ -11,7 +11,7 @@ from tllib_ext.errors import UserError
 from tllib_ext.experiments.flags import Grid
 from tllib_ext.experiments.grid import Cell, Noise, Variant, plan
 from tllib_ext.experiments.paper import paper_tables
-from tllib_ext.vision.datasets.split import PRESETS
+from tllib_ext.split import PRESETS
 
 __all__ = ["EXPERIMENTS", "Experiment", "Point", "SENSITIVITY"]
 

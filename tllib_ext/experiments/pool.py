@@ -12,10 +12,10 @@ from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 
 from tqdm import tqdm
 
+from tllib_ext.errors import StopRequested
 from tllib_ext.experiments.grid import Cell
 from tllib_ext.experiments.runner import run_cell
-from tllib_ext.files import write_json
-from tllib_ext.training.session import StopRequested
+from tllib_ext.io import write_json
 
 __all__ = ["run_cells"]
 

@@ -9,11 +9,11 @@ from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
-from tllib_ext.cli import Parser, add_run_arguments
-from tllib_ext.errors import UserError
+from tllib_ext.cli.parser import Parser, add_run_arguments
+from tllib_ext.errors import StopRequested, UserError
 from tllib_ext.experiments.grid import Cell
-from tllib_ext.files import write_json
-from tllib_ext.training.session import FREE, StopRequested
+from tllib_ext.io import write_json
+from tllib_ext.training.run_dir import FREE
 
 __all__ = ["run_defaults", "read_object", "state_of", "check_cells", "collect", "run_cell", "cell_args", "command_words"]
 
@@ -102,9 +102,13 @@ def run_cell(cell: Cell, out: Path, keep_models: bool = False) -> Tuple[Optional
     start = time.perf_counter()
     try:
         with open(folder / "log.txt", "a", encoding="utf-8") as log, redirect_stdout(log), redirect_stderr(log):
-            from tllib_ext.training.run import run_from_args
+            from tllib_ext.training.build import build, make_deterministic
+            from tllib_ext.training.trainer import train
 
-            run_from_args(cell_args(cell, folder))
+            args = cell_args(cell, folder)
+            if args.deterministic:
+                make_deterministic()
+            train(build(args))
         results = read_object(folder / "results.json")
         if not results:
             raise RuntimeError("the run ended without results.json")

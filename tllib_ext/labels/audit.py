@@ -1,6 +1,6 @@
-r"""``suspects.csv``: which source labels look wrong, the most suspicious first.
+r"""The audit of the given labels: which of them look wrong.
 
-Every visit of training left two traces of sample i (:class:`~tllib_ext.training.audit.Audit`): its joint loss, both
+Every visit of training left two traces of sample i (:class:`~tllib_ext.methods.loss_history.LossHistory`): its joint loss, both
 heads' cross entropy and their divergence, and the heads' mean probabilities. Averaged over the visits they are
 :math:`\bar L_i` and :math:`\bar p_i`; :math:`e^{-\bar L_i}` is the probability with which the heads agreed on the given
 label :math:`\tilde y_i`. The suspicion
@@ -16,81 +16,83 @@ A sample that training never drew is judged by what the trained method says of i
 a mean, marked by ``visits`` 0.
 """
 
-import csv
-from pathlib import Path
-from typing import Any, Dict, NamedTuple, Optional, Sequence, Union
+from typing import Any, Dict, NamedTuple, Optional, Tuple
 
 import numpy as np
 
 from tllib_ext.errors import UserError
-from tllib_ext.evaluation.arrays import class_labels, same_length, to_numpy
-from tllib_ext.evaluation.csvfile import atomic_text, guard, read_columns, unguard
-from tllib_ext.files import whole_file
-from tllib_ext.vision.datasets.split import LabelSplit
 
-__all__ = ["COLUMNS", "Beliefs", "Suspects", "beliefs", "detection_quality", "read_suspects", "suspicion", "write_suspects"]
-
-COLUMNS = ("index", "path", "given", "suspicion", "suggested", "probability", "p_given", "loss", "visits")
-#: further columns where the true labels are known, that is, where the noise was simulated
-TRUTH = ("clean", "is_wrong")
+__all__ = ["LabelAudit", "audit_labels", "audit_quality", "detection_quality", "suspicion"]
 
 
-class Beliefs(NamedTuple):
-    r"""What training leaves behind about every source sample, in list order.
+class LabelAudit(NamedTuple):
+    r"""What is known about every given label, in list order.
 
     Shape:
-        - loss: :math:`(N, )` mean joint loss; probs: :math:`(N, K)` mean probabilities; visits: :math:`(N, )`
+        - suspicion: :math:`(N, )` above 0 where another class fits better; suggested: :math:`(N, )` most probable class
+        - probs: :math:`(N, K)` the probabilities behind it; loss, visits: :math:`(N, )` of training
     """
 
-    loss: np.ndarray
-    probs: np.ndarray
-    visits: np.ndarray
-
-
-class Suspects(NamedTuple):
-    """The columns of ``suspects.csv``; ``clean`` is None where the true labels are not known."""
-
-    index: np.ndarray
-    path: np.ndarray
-    given: np.ndarray
     suspicion: np.ndarray
     suggested: np.ndarray
-    probability: np.ndarray
-    p_given: np.ndarray
+    probs: np.ndarray
     loss: np.ndarray
     visits: np.ndarray
-    clean: Optional[np.ndarray] = None
-
-    @property
-    def is_wrong(self) -> Optional[np.ndarray]:
-        """Whether the given label is not the true one."""
-        return None if self.clean is None else self.given != self.clean
 
 
-def beliefs(audit: Any, given: np.ndarray, fallback: Any = None) -> Beliefs:
-    r"""The audit's means, with the gaps filled: ``fallback`` are probabilities :math:`(N, K)` for samples never drawn.
+def audit_labels(history: Any, given: np.ndarray, posterior: Any = None, fallback: Any = None) -> LabelAudit:
+    r"""Judge every given label by the losses of training and, where there is one, the posterior of a label model.
 
-    Without ``fallback`` a gap is filled by the uniform distribution, "nothing is known".
+    Args:
+        history: has ``loss``, ``probs`` and ``visits`` (:class:`~tllib_ext.methods.loss_history.LossHistory`)
+        given (numpy.ndarray): :math:`(N, )` labels in 0..K-1, possibly wrong
+        posterior (optional): :math:`(N, K)` of the true class (``responsibilities`` of a label model)
+        fallback (optional): :math:`(N, K)` probabilities of the trained method, for samples never drawn; without it
+            nothing is known about such a sample
 
     Examples::
 
-        >>> import torch; from tllib_ext.training.audit import Audit
-        >>> audit = Audit(2, 2, torch.device("cpu"))
-        >>> audit.add(torch.tensor([0]), torch.tensor([0.5]), [torch.zeros(1, 2)])
-        >>> beliefs(audit, np.array([0, 1]), [[0.5, 0.5], [0.25, 0.75]]).loss.round(4).tolist()
-        [0.5, 0.2877]
+        >>> class History: loss, probs, visits = [0.1, 3.0], [[0.9, 0.1], [0.9, 0.1]], [4, 4]
+        >>> audit_labels(History, np.array([0, 1])).suggested.tolist()
+        [0, 0]
     """
-    loss, probs, visits = (to_numpy(value).astype(np.float64) for value in (audit.loss, audit.probs, audit.visits))
+    given, classes = _array(given), _array(history.probs).shape[1]
+    if len(given) and not (0 <= given.min() and given.max() < classes):
+        raise UserError(f"given labels run from {given.min()} to {given.max()}: expected 0..{classes - 1}")
+    if len(given) != len(_array(history.loss)):
+        raise UserError(f"{len(given)} given labels, {len(_array(history.loss))} samples in the history")
+    loss, probs, visits = _without_gaps(history, given, fallback)
+    posterior = None if posterior is None else _array(posterior).astype(np.float64)
+    if posterior is not None and (np.take_along_axis(posterior, given[:, None], 1) == 1).all():
+        posterior = None  # no evidence of noise: it ranks no label above another
+    score = suspicion(loss, probs, given, posterior)
+    probs = probs if posterior is None else (probs + posterior) / 2
+    own = np.take_along_axis(probs, given[:, None], 1)[:, 0]
+    suggested = np.where(own >= probs.max(1), given, probs.argmax(1))
+    return LabelAudit(score, suggested, probs, loss, visits)
+
+
+def audit_quality(audit: LabelAudit, given: np.ndarray, clean: np.ndarray) -> Dict[str, Optional[float]]:
+    """How well wrong labels were found: ``suspects_auroc``, ``suspects_precision`` (at the noise rate) and
+    ``suggestion_accuracy``, the share of wrong labels whose suggestion is right."""
+    wrong = given != clean
+    right = float((audit.suggested == clean)[wrong].mean()) if wrong.any() else None
+    return {**detection_quality(audit.suspicion, wrong), "suggestion_accuracy": right}
+
+
+def _without_gaps(history: Any, given: np.ndarray, fallback: Any) -> Tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The history's means; a sample that was never drawn gets ``fallback``, or the uniform distribution."""
+    loss, probs, visits = (_array(value).astype(np.float64) for value in (history.loss, history.probs, history.visits))
     gaps = (visits == 0) | np.isnan(loss) | ~np.isfinite(probs).all(1)  # never drawn, or drawn while training diverged
     if gaps.any():
         filled = np.full_like(probs, 1 / probs.shape[1])
         if fallback is not None:
-            told = to_numpy(fallback).astype(np.float64)
+            told = _array(fallback).astype(np.float64)
             filled = np.where(np.isfinite(told).all(1, keepdims=True), told, filled)
         probs = np.where(gaps[:, None], filled, probs)
         own = np.take_along_axis(probs, given[:, None], 1)[:, 0]
         loss = np.where(gaps, -np.log(np.maximum(own, 1e-12)), loss)
-    return Beliefs(loss, probs / probs.sum(1, keepdims=True), visits.astype(np.int64))
+    return loss, probs / probs.sum(1, keepdims=True), visits.astype(np.int64)
 
 
 def suspicion(loss: np.ndarray, probs: np.ndarray, given: np.ndarray, posterior: Optional[np.ndarray] = None) -> np.ndarray:
@@ -133,86 +135,5 @@ def detection_quality(score: np.ndarray, wrong: np.ndarray) -> Dict[str, Optiona
     return {"suspects_auroc": float(roc_auc_score(wrong, score)), "suspects_precision": float(wrong[first].mean())}
 
 
-def write_suspects(
-    file: Union[str, Path],
-    paths: Sequence[str],
-    given: Any,
-    audit: Any,
-    split: LabelSplit,
-    clean: Any = None,
-    label_model: Any = None,
-    fallback: Any = None,
-) -> Dict[str, Optional[float]]:
-    r"""Write ``suspects.csv``, and ``pred_probs.npy`` and ``labels.npy`` in cleanlab's form beside it.
-
-    ``pred_probs.npy`` holds the class probabilities that the suggestions come from, rows in list order (column
-    ``index``) that sum to one, ``labels.npy`` the given labels. They are means over training visits, each read before
-    its step learned from it.
-
-    Args:
-        file (str or Path): the CSV file
-        paths (sequence of str): :math:`(N, )` the source images
-        given: :math:`(N, )` their labels in 0..K-1, possibly wrong
-        audit: has ``loss``, ``probs`` and ``visits`` (:class:`~tllib_ext.training.audit.Audit`)
-        split (LabelSplit): the label sets
-        clean (optional): :math:`(N, )` the true labels, known for simulated noise
-        label_model (optional): has ``responsibilities`` :math:`(N, K)` (:class:`~tllib_ext.labels.LabelModel`)
-        fallback (optional): :math:`(N, K)` probabilities of the trained method, for samples never drawn
-
-    Returns:
-        ``suspects_auroc``, ``suspects_precision`` (at the noise rate) and ``suggestion_accuracy``, the share of wrong
-        labels whose suggestion is right; empty where ``clean`` is not known
-    """
-    given = class_labels("given", given, split.source_classes)
-    known = beliefs(audit, given, fallback)
-    columns = {"paths": np.asarray(paths, dtype=object), "given": given, "loss": known.loss}
-    if clean is not None:
-        columns["clean"] = clean = class_labels("clean", clean, split.source_classes)
-    same_length(columns)
-    posterior = None if label_model is None else to_numpy(label_model.responsibilities).astype(np.float64)
-    if posterior is not None and (np.take_along_axis(posterior, given[:, None], 1) == 1).all():
-        posterior = None  # it saw no evidence of noise and believes every label: that tells none from another
-    score = suspicion(known.loss, known.probs, given, posterior)
-    probs = known.probs if posterior is None else (known.probs + posterior) / 2
-    rows = np.arange(len(given))
-    suggested = np.where(probs[rows, given] >= probs.max(1), given, probs.argmax(1))
-    order = np.argsort(-score, kind="stable")
-    names = [guard(name) for name in split.source_classes]
-    with atomic_text(file) as stream:
-        writer = csv.writer(stream)
-        writer.writerow(COLUMNS + (TRUTH if clean is not None else ()))
-        for i in order:
-            row = [i, guard(str(paths[i])), names[given[i]], float(score[i]), names[suggested[i]]]
-            row += [float(p) for p in (probs[i, suggested[i]], probs[i, given[i]], known.loss[i])] + [known.visits[i]]
-            writer.writerow(row + ([names[clean[i]], int(given[i] != clean[i])] if clean is not None else []))
-    folder = Path(file).parent
-    _save(folder / "pred_probs.npy", (probs / probs.sum(1, keepdims=True)).astype(np.float32))
-    _save(folder / "labels.npy", given)
-    if clean is None:
-        return {}
-    wrong = given != clean
-    right = float((suggested == clean)[wrong].mean()) if wrong.any() else None
-    return {**detection_quality(score, wrong), "suggestion_accuracy": right}
-
-
-def _save(file: Path, array: np.ndarray) -> None:
-    with whole_file(file) as draft, open(draft, "wb") as stream:
-        np.save(stream, array)
-
-
-def read_suspects(file: Union[str, Path], split: LabelSplit) -> Suspects:
-    """Read what :func:`write_suspects` wrote, most suspicious first."""
-    labels = {name: k for k, name in enumerate(split.source_classes)}
-
-    def label(cell: str) -> int:
-        name = unguard(cell)
-        if name not in labels:
-            raise UserError(f"unknown class {name!r}: this file is of another split")
-        return labels[name]
-
-    numbers = {name: (float, np.float64) for name in ("suspicion", "probability", "p_given", "loss")}
-    classes = {name: (label, np.int64) for name in ("given", "suggested", "clean")}
-    counts = {name: (int, np.int64) for name in ("index", "visits")}
-    columns = read_columns(file, {"path": (unguard, object), **numbers, **classes, **counts}, COLUMNS)
-    order = np.lexsort((columns["index"], -columns["suspicion"]))
-    return Suspects(**{name: column[order] for name, column in columns.items()})
+def _array(value: Any) -> np.ndarray:
+    return np.asarray(value.detach().cpu() if hasattr(value, "detach") else value)

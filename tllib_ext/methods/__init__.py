@@ -12,7 +12,7 @@ class _Methods(Registry):
 
     def get(self, name: str) -> Any:
         if name.startswith("tllib:"):
-            from tllib_ext.methods.tllib_builtin import build_class
+            from tllib_ext.methods.tllib.builtin import build_class
 
             return build_class(name.removeprefix("tllib:"))
         return super().get(name)

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from tllib_ext.errors import UserError, closest
-from tllib_ext.training.audit import Audit
-from tllib_ext.training.context import Context
-from tllib_ext.vision.datasets.split import LabelSplit
+from tllib_ext.methods.context import Context
+from tllib_ext.methods.loss_history import LossHistory
+from tllib_ext.split import LabelSplit
 
 __all__ = ["Batch", "Prediction", "Hparams", "hp", "Method"]
 
@@ -105,7 +105,7 @@ class Method(nn.Module):
     #: beginnings of state names that only training needs (a memory of the target); a saved model leaves them out.
     training_only: Tuple[str, ...] = ()
     #: accumulates what :meth:`observe` is told; set by the run, None outside of one.
-    audit: Optional[Audit] = None
+    audit: Optional[LossHistory] = None
 
     def __init__(self, backbone: nn.Module, split: LabelSplit, hparams: Optional[Hparams] = None):
         super().__init__()

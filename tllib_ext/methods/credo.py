@@ -24,12 +24,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from tllib_ext.labels.belief import estimate_source_labels
 from tllib_ext.labels.transition import LabelModel
 from tllib_ext.methods.base import Batch, hp
+from tllib_ext.methods.context import Context
 from tllib_ext.methods.divergence import Divergence, DivergenceHparams
-from tllib_ext.training.context import Context
-from tllib_ext.vision.datasets.split import LabelSplit
+from tllib_ext.methods.selection import estimate_source_labels
+from tllib_ext.split import LabelSplit
 
 __all__ = ["Credo", "CredoHparams"]
 

@@ -28,15 +28,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tllib_ext.alignment.divergence import separation
+from tllib_ext.distributed import pooled_mean
 from tllib_ext.errors import UserError
 from tllib_ext.methods.base import Batch, Hparams, Method, Prediction, hp
+from tllib_ext.methods.context import Context
 from tllib_ext.methods.rules import EntropyRule
-from tllib_ext.methods.selection import DropRate, check_drop_rate, resolve_drop_rate
+from tllib_ext.methods.selection import DropRate, check_drop_rate, pooled_small_loss, resolve_drop_rate
 from tllib_ext.modules.heads import CosineHead
 from tllib_ext.modules.memory import FeatureBank
-from tllib_ext.training.context import Context
-from tllib_ext.training.distributed import pooled_mean, pooled_small_loss
-from tllib_ext.vision.datasets.split import LabelSplit
+from tllib_ext.split import LabelSplit
 
 __all__ = ["Dance", "DanceHparams", "DanceSel", "DanceSelHparams", "entropy"]
 

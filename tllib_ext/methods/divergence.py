@@ -21,16 +21,15 @@ import torch
 from torch import Tensor, nn
 
 from tllib_ext.alignment.divergence import cross_divergence, divergences, joint_loss, mean_distribution_entropy, separation
+from tllib_ext.distributed import pooled_any, pooled_mean
 from tllib_ext.errors import UserError, closest
-from tllib_ext.labels.belief import estimate_source_labels
 from tllib_ext.labels.transition import LabelModel
 from tllib_ext.methods.base import Batch, Hparams, Method, Prediction, hp
-from tllib_ext.methods.selection import DropRate, check_drop_rate
+from tllib_ext.methods.context import Context
+from tllib_ext.methods.selection import DropRate, check_drop_rate, estimate_source_labels, pooled_small_loss
 from tllib_ext.modules.batchnorm import BatchNormReplay
 from tllib_ext.modules.heads import Heads
-from tllib_ext.training.context import Context
-from tllib_ext.training.distributed import pooled_any, pooled_mean, pooled_small_loss
-from tllib_ext.vision.datasets.split import LabelSplit
+from tllib_ext.split import LabelSplit
 
 __all__ = ["Divergence", "DivergenceHparams", "ABLATIONS", "PAPER_PRESET"]
 

@@ -22,7 +22,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from tllib_ext.distributed import gather_rows, pooled_mean
 from tllib_ext.methods.base import Batch, Hparams, Method, Prediction, hp
+from tllib_ext.methods.context import Context
 from tllib_ext.methods.rules import EntropyRule
 from tllib_ext.modules.adversarial import (
     DomainDiscriminator,
@@ -32,9 +34,7 @@ from tllib_ext.modules.adversarial import (
     grl_coefficient,
     perceptron,
 )
-from tllib_ext.training.context import Context
-from tllib_ext.training.distributed import gather_rows, pooled_mean
-from tllib_ext.vision.datasets.split import LabelSplit
+from tllib_ext.split import LabelSplit
 
 __all__ = ["Etn", "EtnHparams", "leaky_logit", "leaky_bce"]
 

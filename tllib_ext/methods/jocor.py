@@ -22,10 +22,11 @@ from typing import Any, Dict
 from torch import Tensor
 
 from tllib_ext.alignment.divergence import divergences, joint_loss
+from tllib_ext.distributed import pooled_mean
 from tllib_ext.errors import UserError
 from tllib_ext.methods.base import Batch, hp
 from tllib_ext.methods.coteaching import CoTeaching, CoTeachingHparams
-from tllib_ext.training.distributed import pooled_mean, pooled_small_loss
+from tllib_ext.methods.selection import pooled_small_loss
 
 __all__ = ["JoCoR", "JoCoRHparams"]
 

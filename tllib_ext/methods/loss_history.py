@@ -10,12 +10,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from tllib_ext.training.distributed import world_size
+from tllib_ext.distributed import world_size
 
-__all__ = ["Audit"]
+__all__ = ["LossHistory"]
 
 
-class Audit:
+class LossHistory:
     """Accumulates loss and class probabilities of every source sample.
 
     Args:
@@ -25,9 +25,9 @@ class Audit:
 
     Examples::
 
-        >>> audit = Audit(3, 2, torch.device("cpu"))
-        >>> audit.add(torch.tensor([1, 1]), torch.tensor([1., 3.]), [torch.zeros(2, 2)])
-        >>> audit.loss.tolist(), audit.probs[1].tolist()
+        >>> history = LossHistory(3, 2, torch.device("cpu"))
+        >>> history.add(torch.tensor([1, 1]), torch.tensor([1., 3.]), [torch.zeros(2, 2)])
+        >>> history.loss.tolist(), history.probs[1].tolist()
         ([nan, 2.0, nan], [0.5, 0.5])
     """
 
@@ -59,9 +59,9 @@ class Audit:
         """How often each sample was drawn."""
         return self._visits
 
-    def merged(self) -> "Audit":
+    def merged(self) -> "LossHistory":
         """What all processes saw together."""
-        other = Audit(*self._probs.shape, device=self._probs.device)
+        other = LossHistory(*self._probs.shape, device=self._probs.device)
         for mine, theirs in zip(other._tensors(), self._tensors()):
             mine.copy_(theirs)
             if world_size() > 1:

@@ -23,9 +23,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from tllib_ext.distributed import pooled_mean
 from tllib_ext.methods.base import Batch, Hparams, Method, Prediction, hp
-from tllib_ext.training.distributed import pooled_mean
-from tllib_ext.vision.datasets.split import LabelSplit
+from tllib_ext.split import LabelSplit
 
 __all__ = ["OVANet", "OVANetHparams", "one_vs_all", "binary_entropy"]
 

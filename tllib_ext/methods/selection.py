@@ -2,10 +2,16 @@
 
 from typing import Optional, Sequence, Union
 
-from tllib_ext.errors import UserError
-from tllib_ext.training.context import Context
+from torch import Tensor
 
-__all__ = ["DropRate", "check_drop_rate", "resolve_drop_rate"]
+from tllib_ext.alignment.divergence import num_kept, small_loss_mask
+from tllib_ext.distributed import gather_rows, rank
+from tllib_ext.errors import UserError
+from tllib_ext.labels.cached import estimate_once
+from tllib_ext.labels.transition import LabelModel
+from tllib_ext.methods.context import Context
+
+__all__ = ["DropRate", "check_drop_rate", "estimate_source_labels", "pooled_small_loss", "resolve_drop_rate"]
 
 #: None follows the run's rate, ``"auto"`` estimates it.
 DropRate = Optional[Union[float, str]]
@@ -30,8 +36,29 @@ def resolve_drop_rate(value: DropRate, context: Context, classes: Sequence[str])
         return context.rate
     if value != "auto":
         return float(value)
-    from tllib_ext.labels.belief import estimate_source_labels
-
     model = estimate_source_labels(context, len(classes))
     context.say(model.summary(classes))
     return model.rate
+
+
+def pooled_small_loss(values: Tensor, drop_rate: float) -> Tensor:
+    """Mask of this process's samples that are among the small-loss part of the global batch."""
+    everyone = gather_rows(values)
+    mask = small_loss_mask(everyone, num_kept(len(everyone), drop_rate))
+    return mask[rank() * len(values) : (rank() + 1) * len(values)]
+
+
+def estimate_source_labels(context: Context, num_classes: int, current: bool = False) -> LabelModel:
+    """Ask what the given labels must have been.
+
+    Args:
+        context (Context): given labels and features of the source; nothing of the target, no clean label
+        num_classes (int): K
+        current (bool): use the features of G as it is now; False uses what G gets, where that is frozen features
+            (a freshly initialised bottleneck only blurs them), else G, whose weights are pretrained before the first step
+    """
+    if context.source_labels is None:
+        raise UserError("estimating the labels needs the given ones and features: train with a run's context")
+    frozen = context.source_inputs is not None and not current
+    features = context.source_inputs.cpu() if frozen else context.source_features()
+    return estimate_once(features.numpy(), context.source_labels, num_classes, context.seed)

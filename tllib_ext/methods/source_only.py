@@ -12,11 +12,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from tllib_ext.distributed import pooled_mean
 from tllib_ext.methods.base import Batch, Hparams, Method, Prediction, hp
 from tllib_ext.methods.rules import EntropyRule
 from tllib_ext.modules.heads import CosineHead
-from tllib_ext.training.distributed import pooled_mean
-from tllib_ext.vision.datasets.split import LabelSplit
+from tllib_ext.split import LabelSplit
 
 __all__ = ["SourceOnly", "SourceOnlyHparams"]
 

@@ -22,11 +22,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from tllib_ext.distributed import gather_rows, pooled_mean
 from tllib_ext.methods.base import Batch, Hparams, Method, Prediction, hp
+from tllib_ext.methods.context import Context
 from tllib_ext.modules.adversarial import DomainDiscriminator, domain_loss, entropy, gradient_reverse, grl_coefficient
-from tllib_ext.training.context import Context
-from tllib_ext.training.distributed import gather_rows, pooled_mean
-from tllib_ext.vision.datasets.split import LabelSplit
+from tllib_ext.split import LabelSplit
 
 __all__ = ["Uan", "UanHparams", "scale_weights"]
 

@@ -6,7 +6,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from tllib_ext.training.distributed import gather_rows, rank, world_size
+from tllib_ext.distributed import gather_rows, rank, world_size
 
 __all__ = ["FeatureBank", "gather_with_grad"]
 

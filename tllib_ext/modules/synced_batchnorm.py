@@ -6,7 +6,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-__all__ = ["GlobalBatchNorm", "is_global", "normalise_globally"]
+from tllib_ext.distributed import world_size
+
+__all__ = ["GlobalBatchNorm", "average_buffers", "is_global", "normalise_globally"]
 
 
 class _Normalise(torch.autograd.Function):
@@ -99,3 +101,20 @@ def normalise_globally(module: nn.Module) -> int:
                 layer.__class__ = GlobalBatchNorm
             exchanged += 1
     return exchanged
+
+
+@torch.no_grad()
+def average_buffers(module: torch.nn.Module) -> None:
+    """Give every process the mean of all processes' batch-norm statistics, so that they stay one model; a layer that
+    normalises over all of them has the same ones everywhere."""
+    if world_size() == 1:
+        return
+    layers = [m for m in module.modules() if isinstance(m, torch.nn.modules.batchnorm._BatchNorm) and not is_global(m)]
+    buffers = [b for layer in layers for b in (layer.running_mean, layer.running_var) if b is not None]
+    if not buffers:
+        return
+    flat = torch.cat([b.reshape(-1) for b in buffers])
+    dist.all_reduce(flat)
+    flat /= world_size()
+    for b, part in zip(buffers, flat.split([b.numel() for b in buffers])):
+        b.copy_(part.view_as(b))

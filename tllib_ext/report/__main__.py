@@ -4,7 +4,7 @@ import argparse
 import sys
 from typing import List, Optional
 
-from tllib_ext.guard import guarded
+from tllib_ext.errors import run_main
 
 __all__ = ["main"]
 
@@ -14,7 +14,7 @@ def main(argv: Optional[List[str]] = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tllib_ext.report", description=__doc__)
     parser.add_argument("runs", nargs="+", metavar="RUN", help="folder of a finished run")
     args = parser.parse_args(argv)
-    from tllib_ext.report.outputs import write_report
+    from tllib_ext.report.write import write_report
 
     for run in args.runs:
         print(write_report(run))
@@ -22,4 +22,4 @@ def main(argv: Optional[List[str]] = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(guarded(main))
+    sys.exit(run_main(main))

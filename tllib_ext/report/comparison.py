@@ -5,7 +5,7 @@ import html
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence
 
-from tllib_ext.files import whole_file, write_json, write_text
+from tllib_ext.io import whole_file, write_json, write_text
 from tllib_ext.report.tables import Table, to_csv, to_html, to_latex, to_markdown
 
 __all__ = ["write_comparison"]

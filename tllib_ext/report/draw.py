@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 
 from tllib_ext.evaluation.curves import threshold_curve
 from tllib_ext.report import plots
-from tllib_ext.report.runfiles import RunFiles
+from tllib_ext.report.run_files import RunFiles
 
 __all__ = ["draw"]
 
@@ -25,8 +25,8 @@ def draw(run: RunFiles) -> Dict[str, Figure]:
     if run.records:
         figures["metrics"] = plots.metrics_over_training(run.records)
         figures["training"] = plots.training_terms(run.records)
-    if run.embedding is not None:
-        figures["tsne"] = plots.feature_map(run.embedding)
+    if run.feature_map is not None:
+        figures["tsne"] = plots.feature_map(run.feature_map)
     if run.suspects is not None:
         wrong = run.suspects.is_wrong
         figures["suspects"] = plots.suspicion_histogram(run.suspects.suspicion, wrong)

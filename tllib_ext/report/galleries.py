@@ -5,7 +5,7 @@ from typing import List, Tuple
 import numpy as np
 
 from tllib_ext.report.gallery import Thumbnails, escape, gallery
-from tllib_ext.report.runfiles import RunFiles
+from tllib_ext.report.run_files import RunFiles
 
 __all__ = ["called_unknown", "most_suspicious", "predicted_classes"]
 

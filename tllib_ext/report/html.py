@@ -15,7 +15,7 @@ from tllib_ext.evaluation.openset import DEFINITIONS
 from tllib_ext.report.galleries import called_unknown, most_suspicious, predicted_classes
 from tllib_ext.report.gallery import Thumbnails, escape
 from tllib_ext.report.page_style import CSS
-from tllib_ext.report.runfiles import RunFiles
+from tllib_ext.report.run_files import RunFiles
 
 __all__ = ["page"]
 

@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from tllib_ext.evaluation.curves import ThresholdCurve
-from tllib_ext.report.embedding import GROUPS, Embedding
+from tllib_ext.evaluation.feature_map_file import GROUPS, FeatureMap
 from tllib_ext.report.style import BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, VERMILLION, figure, finish, plain
 
 __all__ = [
@@ -155,18 +155,18 @@ def _heat(ax: Any, shares: np.ndarray, rows: List[str], columns: List[str]) -> N
             ax.text(j, i, f"{100 * shares[i, j]:.0f}", ha="center", va="center", fontsize=size - 1, color=ink)
 
 
-def feature_map(embedding: Embedding) -> Figure:
+def feature_map(points: FeatureMap) -> Figure:
     """t-SNE of source, target-common and target-private samples."""
     fig, ax = figure(5.6, 4.6)
     looks = {"source": (GREY, "o", 9, 0.45), "target shared": (BLUE, "^", 15, 0.8), "target unknown": (VERMILLION, "x", 15, 0.8),
              "target": (BLUE, "^", 15, 0.8)}  # fmt: skip
     names = {"target shared": "target, common", "target unknown": "target, private"}
     for number, group in enumerate(GROUPS):
-        rows = embedding.group == number
+        rows = points.group == number
         if rows.any():
             colour, marker, size, alpha = looks[group]
             look = {"s": size, "c": colour, "marker": marker, "alpha": alpha, "linewidths": 0.9 if marker == "x" else 0}
-            ax.scatter(embedding.x[rows], embedding.y[rows], label=f"{names.get(group, group)} ({rows.sum()})", **look)
+            ax.scatter(points.x[rows], points.y[rows], label=f"{names.get(group, group)} ({rows.sum()})", **look)
     ax.set_xticks([])
     ax.set_yticks([])
     ax.spines[["left", "bottom"]].set_visible(False)

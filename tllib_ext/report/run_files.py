@@ -8,12 +8,12 @@ from typing import Any, Dict, List, Optional, Union
 import numpy as np
 
 from tllib_ext.errors import UserError
+from tllib_ext.evaluation.feature_map_file import FeatureMap, read_feature_map
 from tllib_ext.evaluation.files import Predictions, load_split, read_predictions
 from tllib_ext.evaluation.openset import OpenSetReport
-from tllib_ext.report.embedding import Embedding, read_embedding
-from tllib_ext.report.suspects import Suspects, read_suspects
-from tllib_ext.training.recorder import read_lines
-from tllib_ext.vision.datasets.split import LabelSplit
+from tllib_ext.evaluation.suspects_file import Suspects, read_suspects
+from tllib_ext.io import read_lines
+from tllib_ext.split import LabelSplit
 
 __all__ = ["RunFiles", "read_run"]
 
@@ -30,7 +30,7 @@ class RunFiles:
     split: LabelSplit
     predictions: Predictions
     suspects: Optional[Suspects]
-    embedding: Optional[Embedding]
+    feature_map: Optional[FeatureMap]
     label_model: Optional[Dict[str, Any]]
 
     @property
@@ -74,7 +74,7 @@ def read_run(folder: Union[str, Path]) -> RunFiles:
         split=split,
         predictions=read_predictions(folder / "predictions.csv", split),
         suspects=optional("suspects.csv", lambda file: read_suspects(file, split)),
-        embedding=optional("tsne.csv", read_embedding),
+        feature_map=optional("tsne.csv", read_feature_map),
         label_model=optional("label_model.json", _label_model),
     )
 

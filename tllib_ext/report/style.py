@@ -7,8 +7,8 @@ from typing import Any, Tuple, Union
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from tllib_ext.files import whole_file
-from tllib_ext.guard import printable
+from tllib_ext.errors import printable
+from tllib_ext.io import whole_file
 
 __all__ = ["BLUE", "GREEN", "GREY", "ORANGE", "PURPLE", "SKY", "VERMILLION", "figure", "finish", "plain", "safe_text", "save"]
 

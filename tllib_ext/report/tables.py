@@ -13,7 +13,7 @@ import statistics
 from dataclasses import dataclass, field
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
-from tllib_ext.evaluation.csvfile import guard
+from tllib_ext.io import guard
 
 __all__ = ["Stat", "stat", "Entry", "Table", "make_table", "to_text", "to_markdown", "to_latex", "to_html", "to_csv"]
 

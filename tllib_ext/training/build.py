@@ -7,25 +7,22 @@ import shutil
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Dict, Optional
+from typing import Any, Dict, List, Optional
 
 import numpy as np
 import torch
 from torch import nn
 from tqdm import tqdm
 
-from tllib_ext.cli import method_options
 from tllib_ext.cpu.suit import suit_cpu
-from tllib_ext.errors import UserError, closest
-from tllib_ext.files import locked
-from tllib_ext.guard import one_line
+from tllib_ext.distributed import gather_objects, rank, world_size
+from tllib_ext.errors import UserError, closest, one_line
+from tllib_ext.io import locked
 from tllib_ext.methods import METHODS
 from tllib_ext.methods.base import Method
-from tllib_ext.modules.global_norm import normalise_globally
 from tllib_ext.modules.heads import FeatureBottleneck
-from tllib_ext.training.allocator import keep_freed_memory
-from tllib_ext.training.compiling import compile_network
-from tllib_ext.training.distributed import gather_objects, rank, world_size
+from tllib_ext.modules.synced_batchnorm import normalise_globally
+from tllib_ext.training.compile import compile_network
 from tllib_ext.training.domain import Domain
 from tllib_ext.training.predict import features_of
 from tllib_ext.vision.datasets.catalog import Data, cache_dir, open_data
@@ -38,7 +35,7 @@ from tllib_ext.vision.datasets.universal import UniversalView
 from tllib_ext.vision.models.backbones import build_backbone
 from tllib_ext.vision.transforms import Augment
 
-__all__ = ["Parts", "build", "make_deterministic", "method_class", "parse_hparams", "pick_device"]
+__all__ = ["Parts", "build", "make_deterministic", "method_class", "method_options", "parse_hparams", "pick_device"]
 
 #: ``--cache auto`` keeps decoded images in memory below the first size, on disk below the second.
 RAM_LIMIT, DISK_LIMIT = 1 << 30, 16 << 30
@@ -119,6 +116,19 @@ def method_class(name: str) -> type:
     return METHODS.get(name)
 
 
+def method_options(args: argparse.Namespace) -> Dict[str, Any]:
+    """Hyper-parameters given by flags: ``--hp`` and its few shorthands."""
+    values: Dict[str, Any] = {}
+    for item in args.hp:
+        name, found, value = item.partition("=")
+        if not found:
+            raise UserError(f"--hp {item!r}: expected NAME=VALUE, e.g. eta=0.1")
+        values[name] = value
+    shorthands: List[str] = ["drop_rate", "heads", "unknown_rule", "unknown_threshold"]
+    values.update({name: getattr(args, name) for name in shorthands if getattr(args, name) is not None})
+    return values
+
+
 def parse_hparams(cls: Any, preset: Optional[str], options: Dict[str, Any]) -> Any:
     """Preset first, then flags on top."""
     preset = preset or next(iter(cls.presets))
@@ -149,7 +159,6 @@ def build(args: argparse.Namespace) -> Parts:
     if args.batch_norm == "global":
         normalise_globally(method)
     if device.type == "cpu":
-        keep_freed_memory()
         suit_cpu(method.backbone)
     if args.compile:
         compile_network(method.backbone, device, tqdm.write if rank() == 0 else str)

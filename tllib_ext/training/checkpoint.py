@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from tllib_ext.errors import UserError
-from tllib_ext.files import whole_file
+from tllib_ext.io import whole_file
 from tllib_ext.methods.base import Method
 
 __all__ = ["save_checkpoint", "load_checkpoint", "save_model", "load_model", "load_method"]

@@ -1,25 +1,18 @@
-"""``--compile``: the backbone through ``torch.compile``, or on a CPU through loops of our own, where that works."""
+"""``--compile``: the backbone through ``torch.compile``, where that works."""
 
-import time
 from contextlib import nullcontext
 from typing import Any, Callable, Optional
 
 import torch
 from torch import nn
 
-from tllib_ext.cpu.compiled import use_kernels
-from tllib_ext.cpu.kernels import library
-
 __all__ = ["compile_network", "why_not", "eagerly"]
 
 
 def why_not(device: torch.device) -> Optional[str]:
-    """Why nothing can be compiled for ``device`` here, in a line; None if it can. It is tried: a CPU's loops, or one line."""
+    """Why nothing can be compiled for ``device`` here, in a line; None if it can. A small function is compiled to find out."""
     try:
-        if device.type == "cpu":
-            library(torch.float32)
-        else:
-            torch.compile(lambda x: (x + 1).sin().sum())(torch.ones(8, device=device))
+        torch.compile(lambda x: (x + 1).sin().sum())(torch.ones(8, device=device))
     except Exception as error:  # no compiler, no Triton, an unsupported Python: each has its own class
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         return lines[0][:200] if lines else type(error).__name__
@@ -27,21 +20,15 @@ def why_not(device: torch.device) -> Optional[str]:
 
 
 def compile_network(network: nn.Module, device: torch.device, say: Callable[[str], Any] = print) -> bool:
-    """Compile ``network`` in place (its state's names stay as they are); where that cannot work, say so and go on.
+    """Compile ``network`` in place (the names of its state stay); where that cannot work, say so and train without.
 
-    On a CPU, layers are exchanged for those of :mod:`tllib_ext.cpu.compiled`, ready in about a second: ``torch.compile``
-    took minutes there and gave nothing. On other devices it is ``torch.compile``, whose first steps take minutes: training,
-    training without gradients and each new batch size are compiled apart.
+    The first steps take minutes: training, evaluation and each new batch size are compiled separately.
     """
-    start, reason = time.perf_counter(), why_not(device)
+    reason = why_not(device)
     if reason is not None:
-        say(f"--compile does not work here, going on without it: {reason}")
+        say(f"--compile does not work here, training without it: {reason}")
         return False
-    if device.type == "cpu":
-        layers = use_kernels(network) or "none"
-        say(f"--compile: exchanged {layers} of the backbone's layers in {time.perf_counter() - start:.1f} s")
-    else:
-        network.compile()
+    network.compile()
     return True
 
 

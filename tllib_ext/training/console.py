@@ -7,9 +7,8 @@ from typing import Any, Dict, Optional
 
 from prettytable import PrettyTable
 
-from tllib_ext.cli import method_options
-from tllib_ext.training.distributed import world_size
-from tllib_ext.training.setup import Parts, method_class, parse_hparams
+from tllib_ext.distributed import world_size
+from tllib_ext.training.build import Parts, method_class, method_options, parse_hparams
 
 __all__ = ["hparams_table", "head", "progress_line", "tail"]
 

@@ -1,23 +1,17 @@
 """A map of the features: t-SNE of some source and target samples, kept in ``tsne.csv``."""
 
-import csv
 from inspect import signature
-from pathlib import Path
-from typing import Any, Iterator, NamedTuple, Tuple, Union
+from typing import Any, Iterator, Tuple
 
 import numpy as np
 from torch import Tensor
 
-from tllib_ext.evaluation.csvfile import atomic_text, read_columns
+from tllib_ext.evaluation.feature_map_file import GROUPS
 from tllib_ext.training.domain import Domain
 
-__all__ = ["GROUPS", "Embedding", "Part", "choose", "groups_of", "read_embedding", "tsne", "write_embedding"]
+__all__ = ["Subset", "choose", "groups_of", "tsne"]
 
-#: whose sample a point is; ``target`` where the target has no labels
-GROUPS = ("source", "target shared", "target unknown", "target")
-
-
-class Part:
+class Subset:
     """Some samples of a domain, with what :func:`~tllib_ext.training.predict.over_domain` needs.
 
     Args:
@@ -43,15 +37,6 @@ class Part:
         else:
             for chunk, rows in zip(chunks, domain.pixels.stream(chunks)):
                 yield chunk, domain.augment.centre(rows.to(domain.device, non_blocking=True))
-
-
-class Embedding(NamedTuple):
-    """The columns of ``tsne.csv``: a group's number in :data:`GROUPS`, the sample's index in its domain, the point."""
-
-    group: np.ndarray
-    index: np.ndarray
-    x: np.ndarray
-    y: np.ndarray
 
 
 def choose(size: int, limit: int, seed: int) -> np.ndarray:
@@ -95,19 +80,3 @@ def groups_of(source: int, target_labels: Any, target_index: np.ndarray, unknown
         is_unknown = np.asarray(target_labels)[target_index] == unknown
         target = np.where(is_unknown, GROUPS.index("target unknown"), GROUPS.index("target shared"))
     return np.r_[np.full(source, GROUPS.index("source")), target].astype(np.int64)
-
-
-def write_embedding(file: Union[str, Path], embedding: Embedding) -> None:
-    """Write ``tsne.csv`` whole: ``group,index,x,y``."""
-    with atomic_text(file) as stream:
-        writer = csv.writer(stream)
-        writer.writerow(Embedding._fields)
-        names = [GROUPS[g] for g in embedding.group]
-        points = [[f"{value:.4f}" for value in axis] for axis in (embedding.x, embedding.y)]
-        writer.writerows(zip(names, embedding.index.tolist(), *points))
-
-
-def read_embedding(file: Union[str, Path]) -> Embedding:
-    """Read what :func:`write_embedding` wrote."""
-    converters = {"group": (GROUPS.index, np.int64), "index": (int, np.int64), "x": (float, np.float64), "y": (float, np.float64)}
-    return Embedding(**read_columns(file, converters, Embedding._fields))

@@ -8,9 +8,11 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
+from tllib_ext.distributed import rank
+from tllib_ext.errors import NonFiniteLoss
 from tllib_ext.methods.base import Batch, Method
-from tllib_ext.training.distributed import average_buffers, rank
-from tllib_ext.training.players import NonFiniteLoss, Players
+from tllib_ext.modules.synced_batchnorm import average_buffers
+from tllib_ext.training.players import Players
 
 __all__ = ["Meter", "Undo", "fit"]
 

@@ -1,19 +1,22 @@
-"""What a finished run leaves beside its numbers, in two parts: what needs the model, and what is drawn from files."""
+"""What a finished run writes beside its metrics: the audit of the labels, the label model, the feature map."""
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Dict, Optional, Union
+from typing import Any, Dict, Optional
 
 import numpy as np
 
-from tllib_ext.files import write_json, write_text
-from tllib_ext.report.embedding import Embedding, Part, choose, groups_of, tsne, write_embedding
-from tllib_ext.report.suspects import write_suspects
+from tllib_ext.evaluation.feature_map_file import FeatureMap, write_feature_map
+from tllib_ext.evaluation.suspects_file import write_suspects
+from tllib_ext.io import write_json
+from tllib_ext.labels.audit import audit_labels, audit_quality
+from tllib_ext.labels.cached import estimate_once
+from tllib_ext.training.build import Parts
+from tllib_ext.training.feature_map import Subset, choose, groups_of, tsne
 from tllib_ext.training.predict import over_domain
-from tllib_ext.training.setup import Parts
 from tllib_ext.vision.datasets.noisy import write_transition
 
-__all__ = ["Findings", "gather", "write_findings", "write_report"]
+__all__ = ["Findings", "gather", "write_findings"]
 
 #: points of the t-SNE map: more take longer and show less.
 MAP_POINTS = 800
@@ -46,12 +49,12 @@ def gather(parts: Parts, with_map: bool = True) -> Findings:
     if len(gaps):
         fallback = np.full(tuple(audit.probs.shape), 1 / audit.probs.shape[1])
         run = lambda x: (method.predict(x).probs,)  # noqa: E731
-        fallback[gaps] = over_domain(run, method, Part(parts.source, gaps), 64)[0]
+        fallback[gaps] = over_domain(run, method, Subset(parts.source, gaps), 64)[0]
     half = MAP_POINTS // 2
     chosen = [choose(len(domain), half, seed) for domain in (parts.source, parts.target)]
     features = None
     if with_map:
-        rows = [over_domain(lambda x: (method.backbone(x),), method, Part(domain, index), 64)[0]
+        rows = [over_domain(lambda x: (method.backbone(x),), method, Subset(domain, index), 64)[0]
                 for domain, index in zip((parts.source, parts.target), chosen)]  # fmt: skip
         features = np.concatenate(rows)
     return Findings(audit, fallback, *chosen, features)
@@ -66,9 +69,10 @@ def write_findings(parts: Parts, folder: Path, findings: Findings) -> Dict[str, 
     noisy, split = parts.noisy, parts.data.split
     clean = None if parts.args.noise == "none" else noisy.clean_targets
     model = _label_model(parts)
-    results: Dict[str, Any] = write_suspects(
-        folder / "suspects.csv", noisy.paths, noisy.targets, findings.audit, split, clean, model, findings.fallback,
-    )  # fmt: skip
+    posterior = None if model is None else model.responsibilities
+    audit = audit_labels(findings.audit, noisy.targets, posterior, findings.fallback)
+    write_suspects(folder / "suspects.csv", noisy.paths, noisy.targets, audit, split, clean)
+    results: Dict[str, Any] = {} if clean is None else audit_quality(audit, noisy.targets, clean)
     if model is not None:
         results.update(estimated_rate=model.rate, estimated_rate_std=model.rate_std)
         keys = ("rate", "rate_std", "structure", "start", "temperature", "trace", "candidates")
@@ -79,7 +83,7 @@ def write_findings(parts: Parts, folder: Path, findings: Findings) -> Dict[str, 
         group = groups_of(len(findings.source_index), parts.target.view.targets, findings.target_index, split.unknown)
         points = tsne(findings.features, parts.args.seed)
         index = np.r_[findings.source_index, findings.target_index]
-        write_embedding(folder / "tsne.csv", Embedding(group, index, points[:, 0], points[:, 1]))
+        write_feature_map(folder / "tsne.csv", FeatureMap(group, index, points[:, 0], points[:, 1]))
     return results
 
 
@@ -88,24 +92,4 @@ def _label_model(parts: Parts) -> Any:
     known = getattr(parts.method, "label_model", None)
     if known is not None or parts.source.features is None or len(parts.noisy) > LABEL_MODEL_LIMIT:
         return known
-    from tllib_ext.labels.belief import estimate_once
-
     return estimate_once(parts.source.features, parts.noisy.targets, parts.data.split.num_source, parts.args.seed)
-
-
-def write_report(folder: Union[str, Path]) -> Path:
-    """Draw ``plots/*.png`` and ``report.html`` from the files of a finished run; returns the page's path."""
-    from tllib_ext.report.draw import draw  # here: a run without a report does not wait for matplotlib
-    from tllib_ext.report.html import page
-    from tllib_ext.report.runfiles import read_run
-    from tllib_ext.report.style import save
-
-    run = read_run(folder)
-    plots = run.folder / "plots"
-    plots.mkdir(exist_ok=True)
-    files = {}
-    for name, figure in draw(run).items():
-        files[name] = plots / f"{name}.png"
-        save(figure, files[name])
-    write_text(run.folder / "report.html", page(run, files))
-    return run.folder / "report.html"

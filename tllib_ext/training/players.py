@@ -9,17 +9,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from tllib_ext.training.distributed import world_size
+from tllib_ext.distributed import world_size
+from tllib_ext.errors import NonFiniteLoss
 
-__all__ = ["Players", "NonFiniteLoss", "inverse_decay"]
-
-
-class NonFiniteLoss(RuntimeError):
-    """A loss term became NaN or infinite; says which, and at which step."""
-
-    def __init__(self, term: str, step: int, value: float = math.nan, more: str = ""):
-        super().__init__(f"loss term {term!r} is {value} at step {step}{more}")
-        self.term, self.step, self.value = term, step, value
+__all__ = ["Players", "inverse_decay"]
 
 
 def inverse_decay(progress: float) -> float:

@@ -7,10 +7,10 @@ import torch
 from torch import Tensor, nn
 from tqdm import tqdm
 
+from tllib_ext.distributed import gather_objects, rank, world_size
 from tllib_ext.evaluation.openset import OpenSetEvaluator, OpenSetReport
 from tllib_ext.methods.base import Method, Prediction
-from tllib_ext.training.compiling import eagerly
-from tllib_ext.training.distributed import gather_objects, rank, world_size
+from tllib_ext.training.compile import eagerly
 from tllib_ext.training.domain import Domain
 
 __all__ = ["over_domain", "predict_domain", "evaluate_domain", "report_on", "features_of"]

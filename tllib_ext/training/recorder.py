@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Dict, List, Optional
 
 from tllib_ext import __version__
-from tllib_ext.files import write_json, write_text
+from tllib_ext.io import read_lines, write_json, write_text
 
 __all__ = ["Recorder", "environment"]
 
@@ -126,16 +126,3 @@ class Recorder:
             if self._tb is not None:
                 self._tb.close()
             write_json(self.folder / "results.json", results)
-
-
-def read_lines(file: Path) -> List[Dict[str, Any]]:
-    """Records of a ``.jsonl`` file; a torn last line (the machine died while it was written) is left out."""
-    if not file.exists():
-        return []
-    records = []
-    for line in file.read_text(encoding="utf-8", errors="replace").split("\n"):
-        try:
-            records.append(json.loads(line))
-        except (ValueError, RecursionError):
-            continue
-    return [record for record in records if isinstance(record, dict) and type(record.get("step")) is int]

@@ -11,19 +11,11 @@ from typing import Any, Dict, List, Optional
 
 from tllib_ext.errors import UserError
 
-__all__ = ["Lock", "Stopper", "StopRequested", "differences", "read_config"]
+__all__ = ["Lock", "Stopper", "differences", "read_config"]
 
 #: flags that do not change what a run computes.
 FREE = {"command", "log", "overwrite", "resume", "workers", "cache", "device", "phase", "config", "download", "list_hp",
         "checkpoint_every", "checkpoint_minutes", "keep", "no_report", "quiet", "check", "root", "on_nonfinite"}  # fmt: skip
-
-
-class StopRequested(Exception):
-    """A signal asked the run to stop and its state is saved; ``code`` is the exit code."""
-
-    def __init__(self, number: int, message: str):
-        super().__init__(message)
-        self.code = 128 + number
 
 
 class Lock:

@@ -11,8 +11,8 @@ from tllib_ext.errors import UserError
 from tllib_ext.methods import METHODS
 from tllib_ext.methods.base import Method, Prediction
 from tllib_ext.modules.heads import FeatureBottleneck
+from tllib_ext.split import LabelSplit
 from tllib_ext.training.checkpoint import load_method, load_model
-from tllib_ext.vision.datasets.split import LabelSplit
 from tllib_ext.vision.models.backbones import build_backbone
 from tllib_ext.vision.transforms import Augment
 

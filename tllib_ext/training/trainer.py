@@ -2,49 +2,33 @@
 
 import argparse
 import time
-from contextlib import closing
 from pathlib import Path
 from typing import Any, Callable, Dict, Optional, Tuple
 
 import numpy as np
 from tqdm import tqdm
 
-from tllib_ext.errors import UserError
+from tllib_ext.distributed import gather_objects, mean_numbers, rank, world_size
+from tllib_ext.errors import NonFiniteLoss, StopRequested, UserError, printable
 from tllib_ext.evaluation.files import write_predictions
-from tllib_ext.files import remove_drafts
-from tllib_ext.guard import printable
-from tllib_ext.report.board import add_evaluation
-from tllib_ext.report.outputs import gather, write_findings, write_report
-from tllib_ext.training.audit import Audit
-from tllib_ext.training.checkpoint import load_checkpoint, load_method, load_model, save_checkpoint, save_model
-from tllib_ext.training.console import head, hparams_table, progress_line, tail
-from tllib_ext.training.context import Context
-from tllib_ext.training.distributed import gather_objects, mean_numbers, rank, start, world_size
+from tllib_ext.io import remove_drafts
+from tllib_ext.methods.context import Context
+from tllib_ext.methods.loss_history import LossHistory
+from tllib_ext.training.build import Parts
+from tllib_ext.training.checkpoint import load_checkpoint, save_checkpoint, save_model
+from tllib_ext.training.console import head, progress_line, tail
 from tllib_ext.training.domain import Steps
 from tllib_ext.training.fit import Meter, fit
-from tllib_ext.training.players import NonFiniteLoss, Players
+from tllib_ext.training.outputs import gather, write_findings
+from tllib_ext.training.players import Players
 from tllib_ext.training.precision import Precision
-from tllib_ext.training.predict import evaluate_domain, features_of, predict_domain, report_on
+from tllib_ext.training.predict import features_of, predict_domain, report_on
 from tllib_ext.training.recorder import Recorder
-from tllib_ext.training.session import Lock, Stopper, StopRequested, differences, read_config
-from tllib_ext.training.setup import Parts, build, make_deterministic
+from tllib_ext.training.run_dir import Lock, Stopper, differences, read_config
+from tllib_ext.training.tensorboard import add_evaluation
 from tllib_ext.vision.datasets.sampling import BalancedBatches, ShuffledBatches
 
-__all__ = ["run_from_args", "train", "run_folder"]
-
-
-def run_from_args(args: argparse.Namespace) -> int:
-    """What ``examples/noisy_unida.py`` does after parsing."""
-    if args.list_hp:
-        print(hparams_table(args))
-        return 0
-    args.device = start(args.device)
-    if args.deterministic:
-        make_deterministic()
-    if args.phase == "test":
-        return _test(args)
-    train(build(args))
-    return 0
+__all__ = ["train", "run_folder"]
 
 
 def run_folder(args: argparse.Namespace) -> Path:
@@ -64,8 +48,12 @@ def run_folder(args: argparse.Namespace) -> Path:
     return folder
 
 
-def train(parts: Parts) -> Dict[str, Any]:
+def train(parts: Parts, write_report: Optional[Callable[[Path], Any]] = None) -> Dict[str, Any]:
     """Train, evaluate, write the run folder; returns ``results.json``.
+
+    Args:
+        parts (Parts): the run, built and checked
+        write_report (callable, optional): makes plots and page from the finished folder
 
     An unfinished run of the same settings in the folder goes on where its last checkpoint stands.
     """
@@ -76,7 +64,7 @@ def train(parts: Parts) -> Dict[str, Any]:
         if lock is not None:
             remove_drafts(folder)
         with Stopper() as stopper:
-            return _Training(parts, folder, stopper).run()
+            return _Training(parts, folder, stopper, write_report).run()
     finally:
         parts.close()
         if lock is not None:
@@ -86,7 +74,10 @@ def train(parts: Parts) -> Dict[str, Any]:
 class _Training:
     """The state that lives for one call of :func:`train`."""
 
-    def __init__(self, parts: Parts, folder: Path, stopper: Stopper):
+    def __init__(
+        self, parts: Parts, folder: Path, stopper: Stopper, write_report: Optional[Callable[[Path], Any]] = None
+    ):
+        self.write_report = write_report
         args, method = parts.args, parts.method
         self.parts, self.args, self.method, self.folder, self.stopper = parts, args, method, folder, stopper
         self.precision = Precision(args.precision, parts.device)
@@ -94,7 +85,7 @@ class _Training:
         self.recorder = Recorder(folder, active=rank() == 0)
         state = gather_objects(self._unfinished() if rank() == 0 else None)[0]
         self.say(head(parts, folder))
-        method.audit = Audit(len(parts.noisy), parts.data.split.num_source, parts.device)
+        method.audit = LossHistory(len(parts.noisy), parts.data.split.num_source, parts.device)
         method.prepare(_context(parts, self.say))
         # Before a checkpoint is loaded: a method that changes its mind about labels later was asked at the beginning.
         labels, batch = method.balance_labels(parts.noisy.targets), args.batch_size * world_size()
@@ -169,8 +160,8 @@ class _Training:
             _write_outputs(parts, self.folder, self.last)
             results.update(write_findings(parts, self.folder, findings))
         self.recorder.finish(results)
-        if rank() == 0 and not args.no_report:
-            write_report(self.folder)
+        if rank() == 0 and not args.no_report and self.write_report is not None:
+            self.write_report(self.folder)
         self.say(tail(self.last["report"], results, self.folder))
         return results
 
@@ -237,7 +228,7 @@ class _Training:
         if rank() == 0 and not self.args.no_report:
             labels = self.parts.target.view.targets
             unknown = None if labels is None else labels == self.method.split.unknown
-            add_evaluation(self.recorder.tensorboard, prediction.score, unknown, self.method.threshold, done)
+            add_evaluation(self.recorder.tensorboard, prediction.score, unknown, done)
         self.say(progress_line(record))
         self.last = {"prediction": prediction, "report": report, "record": record}
 
@@ -280,17 +271,3 @@ def _write_outputs(parts: Parts, folder: Path, last: Dict[str, Any]) -> None:
         folder / "predictions.csv", last["prediction"], np.arange(len(view)), view.paths, parts.data.split,
         parts.method.threshold, view.targets,
     )  # fmt: skip
-
-
-def _test(args: argparse.Namespace) -> int:
-    """Evaluate the model of a run folder on the target again."""
-    if args.log is None:
-        raise UserError("--phase test needs the run: --log FOLDER")
-    metadata, tensors, _ = load_model(Path(args.log) / "model.safetensors")
-    args.method = metadata["method"]
-    args.hp = [f"{name}={value}" for name, value in metadata["hparams"].items()]
-    with closing(build(args)) as parts:
-        load_method(parts.method, tensors, args.log)
-        _, report = evaluate_domain(parts.method, parts.target)
-    print("the target is unlabelled" if report is None else report.table())
-    return 0

@@ -11,15 +11,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["MEAN", "STD", "as_rgb", "decode", "Augment"]
+from tllib_ext.images import as_rgb
+
+__all__ = ["MEAN", "STD", "decode", "Augment"]
 
 #: ImageNet's channel statistics, which every pretrained backbone here was trained with.
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-
-
-def as_rgb(image: Any) -> Any:
-    """A PIL image in RGB; the same one if it is, of which ``convert`` would make a copy."""
-    return image if image.mode == "RGB" else image.convert("RGB")
 
 
 def decode(image: Any, resize: int) -> np.ndarray:

@@ -16,13 +16,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tllib_ext.compat import tllib
+from tllib_ext.distributed import pooled_mean
 from tllib_ext.errors import UserError, closest
 from tllib_ext.methods import TLLIB_METHODS
 from tllib_ext.methods.base import Batch, Hparams, Method, Prediction, hp
+from tllib_ext.methods.context import Context
 from tllib_ext.methods.rules import EntropyRule
-from tllib_ext.training.context import Context
-from tllib_ext.training.distributed import pooled_mean
-from tllib_ext.vision.datasets.split import LabelSplit
+from tllib_ext.split import LabelSplit
 
 __all__ = ["build_class", "TllibMethod", "TllibHparams"]
 
@@ -31,11 +31,11 @@ Terms = Dict[str, Tensor]
 
 def build_class(name: str) -> Type["TllibMethod"]:
     """The method ``tllib:NAME``; says what to type where tllib, or the part of it that is needed, cannot be used."""
-    from tllib_ext.methods import tllib_games, tllib_losses
+    from tllib_ext.methods.tllib import games, losses
 
     if name not in TLLIB_METHODS:
         raise UserError(f"unknown method 'tllib:{name}': {closest(name, TLLIB_METHODS)}")
-    found = {**vars(tllib_losses), **vars(tllib_games)}[f"Tllib{name.capitalize()}"]
+    found = {**vars(losses), **vars(games)}[f"Tllib{name.capitalize()}"]
     tllib(found.part)
     return found
 

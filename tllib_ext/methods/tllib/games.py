@@ -1,6 +1,6 @@
 r"""Four of tllib's methods that are more than one loss: MCD, OSBP, PADA and IWAN.
 
-The constants are those of tllib's example scripts; see :mod:`tllib_ext.methods.tllib_builtin` for what they share.
+The constants are those of tllib's example scripts; see :mod:`tllib_ext.methods.tllib.builtin` for what they share.
 """
 
 from dataclasses import dataclass
@@ -11,11 +11,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tllib_ext.compat import tllib
+from tllib_ext.distributed import gather_rows, pooled_mean
 from tllib_ext.methods.base import Batch, Prediction, hp
-from tllib_ext.methods.tllib_builtin import Terms, TllibHparams, TllibMethod
-from tllib_ext.methods.tllib_losses import AdversarialHparams, TllibDann
-from tllib_ext.training.context import Context
-from tllib_ext.training.distributed import gather_rows, pooled_mean
+from tllib_ext.methods.context import Context
+from tllib_ext.methods.tllib.builtin import Terms, TllibHparams, TllibMethod
+from tllib_ext.methods.tllib.losses import AdversarialHparams, TllibDann
 
 __all__ = ["TllibMcd", "TllibOsbp", "TllibPada", "TllibIwan"]
 

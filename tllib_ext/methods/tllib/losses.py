@@ -1,6 +1,6 @@
 r"""Seven of tllib's methods that are one loss between the domains: DANN, CDAN, MDD, DAN, JAN, AFN and MCC.
 
-The constants are those of tllib's example scripts; see :mod:`tllib_ext.methods.tllib_builtin` for what they share.
+The constants are those of tllib's example scripts; see :mod:`tllib_ext.methods.tllib.builtin` for what they share.
 """
 
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from tllib_ext.compat import tllib
 from tllib_ext.methods.base import hp
-from tllib_ext.methods.tllib_builtin import Terms, TllibHparams, TllibMethod
+from tllib_ext.methods.tllib.builtin import Terms, TllibHparams, TllibMethod
 
 __all__ = ["TllibDann", "TllibCdan", "TllibMdd", "TllibDan", "TllibJan", "TllibAfn", "TllibMcc", "AdversarialHparams"]
 

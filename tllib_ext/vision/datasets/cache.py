@@ -14,7 +14,7 @@ from typing import Any, Callable, Optional
 import numpy as np
 
 from tllib_ext.errors import UserError
-from tllib_ext.files import locked
+from tllib_ext.io import locked
 from tllib_ext.vision.datasets.frozen import files_digest, in_threads
 from tllib_ext.vision.transforms import decode
 

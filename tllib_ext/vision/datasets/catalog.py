@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from tllib_ext.errors import UserError, closest
-from tllib_ext.files import locked
-from tllib_ext.vision.datasets.imagelist import FeatureList, ImageFolder, ImageList, load_image
-from tllib_ext.vision.datasets.split import PRESETS, LabelSplit
+from tllib_ext.images import load_image
+from tllib_ext.io import locked
+from tllib_ext.split import PRESETS, LabelSplit
+from tllib_ext.vision.datasets.imagelist import FeatureList, ImageFolder, ImageList
 
 __all__ = ["Data", "Known", "KNOWN", "DATA_NAMES", "find_domain", "open_data", "cache_dir"]
 

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from tqdm import tqdm
 
-from tllib_ext.files import locked, whole_file, write_text
+from tllib_ext.io import locked, whole_file, write_text
 
 __all__ = ["state_digest", "files_digest", "in_threads", "read_cached", "write_cached"]
 

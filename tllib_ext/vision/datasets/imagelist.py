@@ -1,8 +1,6 @@
 """Readers of image lists and folders, with tllib's attributes: ``samples``, ``classes``, ``loader``."""
 
 import os
-import threading
-import warnings
 import zipfile
 from pathlib import Path
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Union
@@ -10,76 +8,11 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Union
 import numpy as np
 
 from tllib_ext.errors import UserError
-from tllib_ext.vision.transforms import as_rgb
+from tllib_ext.images import IMAGE_SUFFIXES, load_image
 
-__all__ = ["IMAGE_SUFFIXES", "ImageList", "ImageFolder", "FeatureList", "load_image"]
-
-IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm")
+__all__ = ["ImageList", "ImageFolder", "FeatureList"]
 
 Sample = Tuple[str, Optional[int]]
-
-
-#: what is looked for inside a file, whatever its suffix; Pillow's other readers are rarely used, and one starts Ghostscript.
-FORMATS = ("JPEG", "PNG", "BMP", "GIF", "TIFF", "WEBP", "PPM")
-
-
-class _Quiet:
-    """Pillow's warnings of odd tags and palettes unsaid, that of a decompression bomb raised, while any thread decodes."""
-
-    def __init__(self) -> None:
-        self._lock, self._users, self._catch = threading.Lock(), 0, warnings.catch_warnings()
-
-    def __enter__(self) -> None:
-        from PIL import Image
-
-        with self._lock:  # the filters belong to the whole process: the first sets them, the last puts them back
-            if not self._users:
-                self._catch = warnings.catch_warnings()
-                self._catch.__enter__()
-                warnings.simplefilter("ignore")
-                warnings.simplefilter("error", Image.DecompressionBombWarning)
-            self._users += 1
-
-    def __exit__(self, *exc: Any) -> None:
-        with self._lock:
-            self._users -= 1
-            if not self._users:
-                self._catch.__exit__(None, None, None)
-
-
-_QUIET = _Quiet()
-
-
-def load_image(path: Union[str, os.PathLike]) -> Any:
-    """The image as RGB; an unreadable one is a :class:`~tllib_ext.errors.UserError` that names the file.
-
-    Turned as its EXIF tag says, 16 bits scaled to 8, the first frame of several, transparency left out. An image of more
-    pixels than Pillow takes for honest (89 million) is refused before it is decoded.
-    """
-    from PIL import Image, ImageOps
-
-    if not os.path.isfile(path):  # a pipe of that name would be waited for
-        raise UserError(f"{'not an image but a folder or device' if os.path.exists(path) else 'image not found'}: {path}")
-    try:
-        with _QUIET, Image.open(path, formats=FORMATS) as image:
-            ImageOps.exif_transpose(image, in_place=True)
-            image.load()
-            return as_rgb(_eight_bits(image))
-    except (Image.DecompressionBombError, Image.DecompressionBombWarning):
-        limit = f"more than {Image.MAX_IMAGE_PIXELS:,} pixels"
-        raise UserError(f"image too large to be decoded safely: {path} ({limit}); make it smaller") from None
-    except Exception as error:  # Pillow lets a damaged file surface as nearly anything: OSError, struct.error, KeyError …
-        raise UserError(f"unreadable image {path}: {error}") from None
-
-
-def _eight_bits(image: Any) -> Any:
-    """Grey of 16 bits scaled to 8, where Pillow's own conversion would cut everything off at 255."""
-    if not image.mode.startswith("I"):
-        return image
-    from PIL import Image
-
-    values = np.asarray(image).astype(np.int64).clip(0, 65535)
-    return Image.fromarray(((values + 128) // 257).astype(np.uint8))
 
 
 class ImageList:

@@ -11,7 +11,7 @@ from typing import Any, List, Optional, Sequence, Tuple, Union
 import numpy as np
 
 from tllib_ext.errors import UserError, closest
-from tllib_ext.evaluation.csvfile import atomic_text, guard
+from tllib_ext.io import atomic_text, guard
 
 __all__ = ["NOISES", "transition_matrix", "read_transition", "write_transition", "draw_labels", "NoisyLabels"]
 

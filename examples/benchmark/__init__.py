@@ -1,0 +1,1 @@
+"""Measurements against plain code: what ``examples/benchmark.py`` runs."""

@@ -1,0 +1,97 @@
+"""``suspects.csv``: one row per source image, the most suspicious label first; and the same in cleanlab's form."""
+
+import csv
+from pathlib import Path
+from typing import Any, NamedTuple, Optional, Sequence, Union
+
+import numpy as np
+
+from tllib_ext.errors import UserError
+from tllib_ext.evaluation.arrays import class_labels, same_length
+from tllib_ext.io import atomic_text, guard, read_columns, unguard, whole_file
+from tllib_ext.split import LabelSplit
+
+__all__ = ["COLUMNS", "Suspects", "read_suspects", "write_suspects"]
+
+COLUMNS = ("index", "path", "given", "suspicion", "suggested", "probability", "p_given", "loss", "visits")
+#: further columns where the true labels are known, that is, where the noise was simulated
+TRUTH = ("clean", "is_wrong")
+
+
+class Suspects(NamedTuple):
+    """The columns of ``suspects.csv``; ``clean`` is None where the true labels are not known."""
+
+    index: np.ndarray
+    path: np.ndarray
+    given: np.ndarray
+    suspicion: np.ndarray
+    suggested: np.ndarray
+    probability: np.ndarray
+    p_given: np.ndarray
+    loss: np.ndarray
+    visits: np.ndarray
+    clean: Optional[np.ndarray] = None
+
+    @property
+    def is_wrong(self) -> Optional[np.ndarray]:
+        """Whether the given label is not the true one."""
+        return None if self.clean is None else self.given != self.clean
+
+
+def write_suspects(
+    file: Union[str, Path], paths: Sequence[str], given: Any, audit: Any, split: LabelSplit, clean: Any = None
+) -> None:
+    r"""Write ``suspects.csv``, and ``pred_probs.npy`` and ``labels.npy`` in cleanlab's form beside it.
+
+    ``pred_probs.npy`` holds the class probabilities that the suggestions come from, rows in list order (column
+    ``index``) that sum to one, ``labels.npy`` the given labels. They are means over training visits, each read before
+    its step learned from it.
+
+    Args:
+        file (str or Path): the CSV file
+        paths (sequence of str): :math:`(N, )` the source images
+        given: :math:`(N, )` their labels in 0..K-1, possibly wrong
+        audit (LabelAudit): what :func:`~tllib_ext.labels.audit.audit_labels` found
+        split (LabelSplit): the label sets
+        clean (optional): :math:`(N, )` the true labels, known for simulated noise
+    """
+    given = class_labels("given", given, split.source_classes)
+    columns = {"paths": np.asarray(paths, dtype=object), "given": given, "suspicion": audit.suspicion}
+    if clean is not None:
+        columns["clean"] = clean = class_labels("clean", clean, split.source_classes)
+    same_length(columns)
+    probs, suggested = audit.probs, audit.suggested
+    names = [guard(name) for name in split.source_classes]
+    with atomic_text(file) as stream:
+        writer = csv.writer(stream)
+        writer.writerow(COLUMNS + (TRUTH if clean is not None else ()))
+        for i in np.argsort(-audit.suspicion, kind="stable"):
+            row = [i, guard(str(paths[i])), names[given[i]], float(audit.suspicion[i]), names[suggested[i]]]
+            row += [float(p) for p in (probs[i, suggested[i]], probs[i, given[i]], audit.loss[i])] + [audit.visits[i]]
+            writer.writerow(row + ([names[clean[i]], int(given[i] != clean[i])] if clean is not None else []))
+    folder = Path(file).parent
+    _save(folder / "pred_probs.npy", (probs / probs.sum(1, keepdims=True)).astype(np.float32))
+    _save(folder / "labels.npy", given)
+
+
+def _save(file: Path, array: np.ndarray) -> None:
+    with whole_file(file) as draft, open(draft, "wb") as stream:
+        np.save(stream, array)
+
+
+def read_suspects(file: Union[str, Path], split: LabelSplit) -> Suspects:
+    """Read what :func:`write_suspects` wrote, most suspicious first."""
+    labels = {name: k for k, name in enumerate(split.source_classes)}
+
+    def label(cell: str) -> int:
+        name = unguard(cell)
+        if name not in labels:
+            raise UserError(f"unknown class {name!r}: this file is of another split")
+        return labels[name]
+
+    numbers = {name: (float, np.float64) for name in ("suspicion", "probability", "p_given", "loss")}
+    classes = {name: (label, np.int64) for name in ("given", "suggested", "clean")}
+    counts = {name: (int, np.int64) for name in ("index", "visits")}
+    columns = read_columns(file, {"path": (unguard, object), **numbers, **classes, **counts}, COLUMNS)
+    order = np.lexsort((columns["index"], -columns["suspicion"]))
+    return Suspects(**{name: column[order] for name, column in columns.items()})

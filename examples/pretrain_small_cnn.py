@@ -26,7 +26,7 @@ from tllib_ext.vision.datasets.glyphs import CROP, RESIZE
 from tllib_ext.vision.models.small_cnn import WEIGHTS, SmallCNN
 
 #: 59 glyphs: 9 small letters, 16 Greek, 6 Cyrillic, 28 signs.
-OTHERS = "abdehnræð" "ΔΞΠΦΨΩαδζηλμξπσψ" "ЖЦЮЫДЛ" "&@%#?*+={}∞∂∇√≈≠±÷⊕⊗≤≥←→↑↓↔⇒"
+OTHERS = "abdehnræðΔΞΠΦΨΩαδζηλμξπσψЖЦЮЫДЛ&@%#?*+={}∞∂∇√≈≠±÷⊕⊗≤≥←→↑↓↔⇒"
 
 #: ImageNet's, as everywhere else in the package.
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)

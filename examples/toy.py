@@ -18,7 +18,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from tllib_ext.cli.parser import Parser, run_main
-from tllib_ext.io import whole_file
+from tllib_ext.io import atomic_path
 from tllib_ext.methods.base import Batch
 from tllib_ext.methods.context import Context
 from tllib_ext.methods.divergence import Divergence, DivergenceHparams
@@ -234,7 +234,7 @@ def main() -> int:
         methods[name] = train(ablate, source, target, args.seed)
         scores[name] = score(methods[name], target)
         print("{:16}  {:>22.1%}  {:>26.1%}  {:>13.1%}".format(name, *scores[name]), flush=True)
-    with whole_file(args.out) as draft:
+    with atomic_path(args.out) as draft:
         paint(methods, scores, source, target).save(draft, format="png", optimize=True)
     print(f"figure: {args.out}")
     holds, lines = verdict(scores)

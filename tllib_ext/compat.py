@@ -22,7 +22,7 @@ from typing import Any, Callable, Iterator, List, Optional, TypeVar
 
 from tllib_ext.errors import UserError
 
-__all__ = ["Missing", "Part", "torchvision", "timm", "tllib", "probe"]
+__all__ = ["Missing", "PartStatus", "torchvision", "timm", "tllib", "probe"]
 
 log = logging.getLogger("tllib_ext.compat")
 
@@ -66,7 +66,7 @@ class Missing(UserError):
 
 
 @dataclass(frozen=True)
-class Part:
+class PartStatus:
     """One row of the table: what it is, whether it can be used, and if not (or not all of it) why and what to type."""
 
     name: str
@@ -116,7 +116,7 @@ def tllib(submodule: str = "") -> ModuleType:
     return _import(f"tllib.{submodule}") if submodule else sys.modules["tllib"]
 
 
-def probe() -> List[Part]:
+def probe() -> List[PartStatus]:
     """Try to import every part; the packages, and whatever fails, in the order of the table."""
     parts = []
     for name, provider in (("torchvision", torchvision), ("timm", timm)):
@@ -188,15 +188,15 @@ def _supply_names() -> Iterator[str]:
             yield f"numpy.{name}"
 
 
-def _walk(name: str, provider: Callable[[], ModuleType], deep: bool = True) -> Iterator[Part]:
+def _walk(name: str, provider: Callable[[], ModuleType], deep: bool = True) -> Iterator[PartStatus]:
     """A row for the package, one for each package in it, and one for each module in it that fails."""
     try:
         module = provider()
     except Missing as missing:
-        yield Part(name, "", False, missing.why, missing.remedy, missing.cause)
+        yield PartStatus(name, "", False, missing.why, missing.remedy, missing.cause)
         return
     if hasattr(module, "__path__"):
-        yield Part(name, getattr(module, "__version__", ""), True)
+        yield PartStatus(name, getattr(module, "__version__", ""), True)
         for child in pkgutil.iter_modules(module.__path__) if deep else ():
             path = f"{name}.{child.name}"
             yield from _walk(path, lambda path=path: _import(path))

@@ -15,18 +15,18 @@ import numpy as np
 from tllib_ext.errors import UserError
 
 __all__ = [
-    "whole_file", "write_json", "write_text", "write_measured", "locked", "remove_drafts", "read_lines",
-    "CHUNK", "atomic_text", "guard", "number_or_nan", "read_columns", "reading", "unguard",
+    "atomic_path", "write_json", "write_text", "write_between_marks", "locked", "remove_temporary_files", "read_lines",
+    "CHUNK", "atomic_text", "escape_formula", "number_or_nan", "read_columns", "reading", "unescape_formula",
 ]  # fmt: skip
 
 
 @contextmanager
-def whole_file(path: Union[str, os.PathLike]) -> Iterator[Path]:
+def atomic_path(path: Union[str, os.PathLike]) -> Iterator[Path]:
     """A temporary name beside ``path`` to write to; it becomes ``path`` when the block ends well, and goes if not.
 
     Examples::
 
-        >>> with whole_file("/tmp/whole_file_example.txt") as draft:
+        >>> with atomic_path("/tmp/whole_file_example.txt") as draft:
         ...     _ = draft.write_text("all of it")
         >>> Path("/tmp/whole_file_example.txt").read_text()
         'all of it'
@@ -57,7 +57,7 @@ def _flush(path: Path) -> None:
 
 def write_text(path: Union[str, os.PathLike], text: str) -> None:
     """Write a text file whole."""
-    with whole_file(path) as draft:
+    with atomic_path(path) as draft:
         draft.write_text(text, encoding="utf-8", errors="surrogateescape")
 
 
@@ -70,7 +70,7 @@ def write_json(path: Union[str, os.PathLike], value: Any) -> None:
 BEGIN, END = "<!-- measured -->", "<!-- end of measured -->"
 
 
-def write_measured(page: Path, text: str) -> None:
+def write_between_marks(page: Path, text: str) -> None:
     """Put ``text`` between the page's marks; what is around them stays."""
     head, begin, rest = page.read_text(encoding="utf-8").partition(BEGIN)
     if not begin or END not in rest:
@@ -78,8 +78,8 @@ def write_measured(page: Path, text: str) -> None:
     write_text(page, f"{head}{BEGIN}{text}{END}{rest.partition(END)[2]}")
 
 
-def remove_drafts(folder: Union[str, os.PathLike]) -> None:
-    """Remove what a killed process left of :func:`whole_file` below ``folder``; the caller holds the folder's lock."""
+def remove_temporary_files(folder: Union[str, os.PathLike]) -> None:
+    """Remove what a killed process left of :func:`atomic_path` below ``folder``; the caller holds the folder's lock."""
     for draft in Path(folder).rglob(".*.part"):
         draft.unlink(missing_ok=True)
 
@@ -120,19 +120,19 @@ CHUNK = 1000
 _FORMULA = frozenset("=+-@\t\r\n'")
 
 
-def guard(text: str) -> str:
-    """``text`` as a cell that no spreadsheet takes for a formula; :func:`unguard` gives it back.
+def escape_formula(text: str) -> str:
+    """``text`` as a cell that no spreadsheet takes for a formula; :func:`unescape_formula` gives it back.
 
     Examples::
 
-        >>> [guard(text) for text in ("mug", "=1+1", "'quoted'")]
+        >>> [escape_formula(text) for text in ("mug", "=1+1", "'quoted'")]
         ['mug', "'=1+1", "''quoted'"]
     """
     return "'" + text if text[:1] in _FORMULA else text
 
 
-def unguard(cell: str) -> str:
-    """The text of a cell that :func:`guard` wrote."""
+def unescape_formula(cell: str) -> str:
+    """The text of a cell that :func:`escape_formula` wrote."""
     return cell[1:] if cell[:1] == "'" else cell
 
 
@@ -145,7 +145,7 @@ def number_or_nan(cell: str) -> float:
 def atomic_text(file: Union[str, Path]) -> Iterator[TextIO]:
     """A stream whose text becomes ``file`` when all of it is written; on an error nothing of it stays."""
     # surrogateescape: a file name that is not UTF-8 keeps its bytes
-    with whole_file(file) as draft, open(draft, "w", encoding="utf-8", errors="surrogateescape", newline="") as stream:
+    with atomic_path(file) as draft, open(draft, "w", encoding="utf-8", errors="surrogateescape", newline="") as stream:
         yield stream
 
 

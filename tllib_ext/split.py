@@ -145,8 +145,7 @@ PRESETS: Dict[str, LabelSplit] = {
     # Shared = the ten classes of Office-Caltech, the rest alphabetical.
     "Office31": _preset(
         "back_pack bike calculator headphones keyboard laptop_computer monitor mouse mug projector",
-        "bike_helmet bookcase bottle desk_chair desk_lamp desktop_computer file_cabinet letter_tray mobile_phone"
-        " paper_notebook",
+        "bike_helmet bookcase bottle desk_chair desk_lamp desktop_computer file_cabinet letter_tray mobile_phone paper_notebook",
         "pen phone printer punchers ring_binder ruler scissors speaker stapler tape_dispenser trash_can",
     ),
     # Alphabetical, which is not the order of tllib's OfficeHome.CLASSES.
@@ -158,7 +157,5 @@ PRESETS: Dict[str, LabelSplit] = {
         " Postit_Notes Printer Push_Pin Radio Refrigerator Ruler Scissors Screwdriver Shelf Sink Sneakers Soda Speaker"
         " Spoon TV Table Telephone ToothBrush Toys Trash_Can Webcam",
     ),
-    "VisDA2017": _preset(
-        "aeroplane bicycle bus car horse knife", "motorcycle person plant", "skateboard train truck"
-    ),
+    "VisDA2017": _preset("aeroplane bicycle bus car horse knife", "motorcycle person plant", "skateboard train truck"),
 }

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Dict, Iterator, List, Mapping, Optional, Tuple
 
 import numpy as np
+
 from benchmark.contest import Contestant, Timing, alternate, median, ratio
 from benchmark.pipelines import (
     OurData,
@@ -127,9 +128,7 @@ def compare_data(
                 for who in both.values():
                     who.ask("run", 1)
                 read = _result(alternate(both, "run", [(batches, 1 + batches * i) for i in range(repeats)]), batches * batch, "s")
-                made, made_by_two = (
-                    _result(alternate(both, "everything", [(n,)] * repeats), len(paths), "s") for n in (1, 2)
-                )
+                made, made_by_two = (_result(alternate(both, "everything", [(n,)] * repeats), len(paths), "s") for n in (1, 2))
             rows.append({"domain": name, "images": len(paths), "batch": batch, "repeats": repeats,
                          "plain_per_s": 1 / read["plain_s"], "ours_per_s": 1 / read["ours_s"], "ratio": read["ratio"],
                          "ratio_cpu": read["ratio_cpu"], "build_per_s": 1 / made["ours_s"], "build_ratio": made["ratio"],
@@ -139,9 +138,7 @@ def compare_data(
     return rows
 
 
-def compare_evaluations(
-    root: Optional[Path], arch: str, repeats: int, limit: int = 72, **scene: Any
-) -> List[Dict[str, Any]]:
+def compare_evaluations(root: Optional[Path], arch: str, repeats: int, limit: int = 72, **scene: Any) -> List[Dict[str, Any]]:
     """Time of classes and scores of some photographs, from files and from the cache."""
     rows = []
     with tempfile.TemporaryDirectory() as place:

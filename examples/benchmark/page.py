@@ -5,7 +5,7 @@ import platform
 from pathlib import Path
 from typing import Any, Callable, Dict, List, Mapping, Sequence, Tuple, Union
 
-from tllib_ext.io import write_measured
+from tllib_ext.io import write_between_marks
 
 __all__ = ["machine", "tables", "write_page"]
 
@@ -117,4 +117,4 @@ def tables(record: Mapping[str, Any]) -> str:
 
 def write_page(page: Path, record: Mapping[str, Any]) -> None:
     """Put the record's tables between the page's marks."""
-    write_measured(page, f"\n{tables(record)}\n")
+    write_between_marks(page, f"\n{tables(record)}\n")

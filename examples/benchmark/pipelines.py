@@ -7,9 +7,9 @@ from typing import Any, Iterator, List, Sequence, Tuple
 
 import numpy as np
 import torch
-from benchmark.scenes import OurStep, PlainStep
 from torch import Tensor
 
+from benchmark.scenes import OurStep, PlainStep
 from tllib_ext import compat
 from tllib_ext.images import load_image
 from tllib_ext.training.domain import Domain, Steps

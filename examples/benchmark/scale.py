@@ -9,6 +9,7 @@ from typing import Any, Dict, List
 
 import numpy as np
 import torch
+
 from benchmark.contest import Contestant, median
 from benchmark.scenes import OurStep, Scene
 

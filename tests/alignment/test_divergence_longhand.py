@@ -157,11 +157,11 @@ class Spy:
     def __init__(self, method, play):
         self.method, self.play, self.moved = method, play, []
 
-    def decide(self, flag):
-        return self.play.decide(flag)
+    def read_flag(self, flag):
+        return self.play.read_flag(flag)
 
-    def collect(self, terms, *names):
-        self.play.collect(terms, *names)
+    def accumulate(self, terms, *names):
+        self.play.accumulate(terms, *names)
 
     def descend(self, terms, *names):
         before = {n: p.detach().clone() for n, p in self.method.named_parameters()}

@@ -14,7 +14,7 @@ from PIL import Image
 
 from tllib_ext.evaluation import __main__ as evaluation
 from tllib_ext.evaluation.files import load_split, read_predictions
-from tllib_ext.io import unguard
+from tllib_ext.io import unescape_formula
 
 UNICODE = "".join(chr(c) for c in (*range(0x4E00, 0x4E00 + 250), *range(0x05D0, 0x05EA), *range(0x1F600, 0x1F618)))
 NAMES = ["<script>alert(1)</script>", "=cmd|'/C calc'!A0", "../../x", 'a,b"c', UNICODE, "'+\x1b[2J\n-@"]
@@ -58,9 +58,9 @@ def check_run(folder, names):
     split = load_split(folder / "config.json")
     assert set(split.source_classes + split.target_private) == set(names) and config["split"]["shared"] == list(split.shared)
     rows = check_cells(folder / "predictions.csv")
-    assert {unguard(row["predicted"]) for row in rows} <= {*split.source_classes, "unknown"}
+    assert {unescape_formula(row["predicted"]) for row in rows} <= {*split.source_classes, "unknown"}
     read = read_predictions(folder / "predictions.csv", split)
-    assert len(read.path) == len(rows) and read.path == [unguard(row["path"]) for row in rows]
+    assert len(read.path) == len(rows) and read.path == [unescape_formula(row["path"]) for row in rows]
     check_cells(folder / "suspects.csv")
     page = Page((folder / "report.html").read_text(encoding="utf-8", errors="surrogateescape"))
     assert not any("alert(1)" in script for script in page.scripts) and page.handlers == []
@@ -106,8 +106,8 @@ def test_folders_of_hostile_names(run_example, folders, tmp_path):
     check_run(tmp_path / "run", names)
     code, _, err = run_example("predict", "run", root / "beta", "--out", "predictions.csv")
     assert code == 0, err
-    mine = {unguard(row["path"]): row["predicted"] for row in check_cells(tmp_path / "predictions.csv")}
-    its = {unguard(row["path"]): row["predicted"] for row in check_cells(tmp_path / "run" / "predictions.csv")}
+    mine = {unescape_formula(row["path"]): row["predicted"] for row in check_cells(tmp_path / "predictions.csv")}
+    its = {unescape_formula(row["path"]): row["predicted"] for row in check_cells(tmp_path / "run" / "predictions.csv")}
     assert len(mine) == 36 and len(its) == 24 and {path: mine[path] for path in its} == its
 
 

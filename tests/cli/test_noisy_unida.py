@@ -30,9 +30,7 @@ def test_features_run_writes_its_folder(run_example, feature_root, tmp_path):
 def test_phase_test_repeats_the_last_evaluation(run_example, feature_root, tmp_path):
     run_example("noisy_unida", feature_root, *FEATURES, "--noise", "pair", "--log", "run", "--hp", "pred_head=sum")
     os_value = json.loads((tmp_path / "run" / "results.json").read_text())["os"]
-    code, out, err = run_example(
-        "noisy_unida", feature_root, *FEATURES, "--noise", "pair", "--log", "run", "--phase", "test"
-    )
+    code, out, err = run_example("noisy_unida", feature_root, *FEATURES, "--noise", "pair", "--log", "run", "--phase", "test")
     assert code == 0, err
     assert f"{os_value:.4f}" in out
 

@@ -144,8 +144,27 @@ def test_small_cnn_as_a_backbone_of_tllib():
 
 
 def train_two_steps(script, tmp_path, *arguments):
-    done = python("-m", "tllib_ext.tllib", EXAMPLES / script, *arguments, "--scratch", "--epochs", 1, "-i", 2, "-b", 8,
-                  "--train-resizing", "res.", "--val-resizing", "res.", "--seed", 0, "--log", tmp_path / "log")
+    done = python(
+        "-m",
+        "tllib_ext.tllib",
+        EXAMPLES / script,
+        *arguments,
+        "--scratch",
+        "--epochs",
+        1,
+        "-i",
+        2,
+        "-b",
+        8,
+        "--train-resizing",
+        "res.",
+        "--val-resizing",
+        "res.",
+        "--seed",
+        0,
+        "--log",
+        tmp_path / "log",
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "test_acc1 = " in done.stdout
 

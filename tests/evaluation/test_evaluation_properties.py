@@ -140,6 +140,4 @@ def test_oscr_of_a_perfect_classifier_is_the_auroc():
     rng = np.random.default_rng(0)
     labels = rng.choice([0, 1, 2, 5], 200)
     score = rng.normal(size=200).round(1)
-    assert oscr(labels, np.minimum(labels, 4), score, UNIVERSAL) == pytest.approx(
-        roc_auc_score(labels == 5, score), abs=1e-9
-    )
+    assert oscr(labels, np.minimum(labels, 4), score, UNIVERSAL) == pytest.approx(roc_auc_score(labels == 5, score), abs=1e-9)

@@ -15,7 +15,7 @@ from tllib_ext.errors import UserError
 from tllib_ext.evaluation import OpenSetEvaluator, read_predictions, write_predictions
 from tllib_ext.evaluation.__main__ import main
 from tllib_ext.evaluation.files import COLUMNS
-from tllib_ext.io import CHUNK, atomic_text, guard, unguard
+from tllib_ext.io import CHUNK, atomic_text, escape_formula, unescape_formula
 from tllib_ext.methods.base import Prediction
 from tllib_ext.split import LabelSplit
 
@@ -100,13 +100,9 @@ def test_any_class_and_file_name_survives_and_no_cell_is_a_formula(tmp_path_fact
     file = tmp_path_factory.mktemp("names") / "p.csv"
     split = LabelSplit(names[:2], names[2:3], names[3:])
     probs = np.eye(3)
-    write_predictions(
-        file, Prediction(probs, np.zeros(3), np.zeros(3, bool)), range(3), names[:3], split, labels=[0, 1, 3]
-    )
+    write_predictions(file, Prediction(probs, np.zeros(3), np.zeros(3, bool)), range(3), names[:3], split, labels=[0, 1, 3])
     for row in cells(file):
-        assert not any(
-            row[name][:1] in set("=+-@\t\r\n") for name in ("path", "label", "predicted", "top1") if row[name]
-        )
+        assert not any(row[name][:1] in set("=+-@\t\r\n") for name in ("path", "label", "predicted", "top1") if row[name])
     read = read_predictions(file, split)
     assert read.path == names[:3]
     assert (read.label.tolist(), read.predicted.tolist()) == ([0, 1, 3], [0, 1, 2])
@@ -114,7 +110,7 @@ def test_any_class_and_file_name_survives_and_no_cell_is_a_formula(tmp_path_fact
 
 @given(st.text())
 def test_the_guard_can_be_undone(text):
-    assert unguard(guard(text)) == text
+    assert unescape_formula(escape_formula(text)) == text
 
 
 def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path):

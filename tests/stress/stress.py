@@ -82,8 +82,16 @@ def kill(args: Any, work: Path) -> Dict[str, Any]:
 def torchrun(args: Any, work: Path) -> Dict[str, Any]:
     """Two processes: killed once after a checkpoint, stopped once by SIGTERM to torchrun, then run to the end."""
     features = write_features(work / "features")
-    script = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2",
-              "--", str(ROOT / "examples" / "noisy_unida.py")]  # without -- torchrun takes --log for its own; fmt: skip
+    script = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc_per_node",
+        "2",
+        "--",
+        str(ROOT / "examples" / "noisy_unida.py"),
+    ]  # without -- torchrun takes --log for its own; fmt: skip
 
     def start(log: Path) -> subprocess.Popen:
         words = [*features_flags(features), "--steps", str(args.steps), "--checkpoint-every", "5", "--log", str(log)]
@@ -173,7 +181,7 @@ def fuzz(args: Any, work: Path) -> Dict[str, Any]:
 
 def write_page(record: Dict[str, Any]) -> None:
     """Put the record between the page's marks as tables."""
-    from tllib_ext.io import write_measured
+    from tllib_ext.io import write_between_marks
 
     def table(rows: List[Dict[str, Any]]) -> List[str]:
         lines = [list(rows[0]), ["---"] * len(rows[0]), *(list(row.values()) for row in rows)]
@@ -189,7 +197,7 @@ def write_page(record: Dict[str, Any]) -> None:
 
     text = [*part("kill", "SIGKILL, then the same command again"), *part("torchrun", "Two processes under torchrun"),
             *part("long", "A long run"), *part("fuzz", "Damaged files")]  # fmt: skip
-    write_measured(PAGE, "\n".join(text) + "\n\n")
+    write_between_marks(PAGE, "\n".join(text) + "\n\n")
 
 
 def add_to_record(part: str, result: Dict[str, Any]) -> Dict[str, Any]:

@@ -104,7 +104,7 @@ def test_collected_parts_are_scaled_like_the_rest():
         w = nn.Parameter(torch.tensor([1.0, -2.0]))
         play = Players({"C": [{"params": [w]}]}, lr=0.1, total_steps=5, scaler=scaler)
         play.begin(0)
-        play.collect({"first": (w**2).sum()}, "C")
+        play.accumulate({"first": (w**2).sum()}, "C")
         play.descend({"second": w.sum()}, "C")
         ends.append(w.detach().clone())
     assert torch.equal(*ends)

@@ -150,7 +150,7 @@ def test_a_fresh_run_on_a_full_disk(root, tmp_path):
 def test_the_file_without_room_is_named(tmp_path, capsys):
     def writes_into(error):
         def main():
-            with files.whole_file(tmp_path / "big.bin") as draft:
+            with files.atomic_path(tmp_path / "big.bin") as draft:
                 draft.write_bytes(b"half")
                 raise error
 

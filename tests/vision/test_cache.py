@@ -49,9 +49,7 @@ def files(folder):
 
 
 def test_the_same_pixels_before_the_crop_as_pillow(view, tmp_path):
-    expected = [
-        np.asarray(Image.open(path).convert("RGB").resize((16, 16), Image.Resampling.BILINEAR)) for path in view.paths
-    ]
+    expected = [np.asarray(Image.open(path).convert("RGB").resize((16, 16), Image.Resampling.BILINEAR)) for path in view.paths]
     for mode in ("off", "ram", "disk"):
         pixels = open_pixels(view, 16, mode, workers=2, folder=tmp_path)
         np.testing.assert_array_equal(pixels.rows(range(len(view))).numpy(), np.stack(expected))

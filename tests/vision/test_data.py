@@ -59,9 +59,7 @@ def test_scenarios_and_indices():
     assert LabelSplit(**split.to_dict()) == split
 
 
-@pytest.mark.parametrize(
-    "parts", [(["a", "b"], ["b"], []), (["a"], [], []), (["a", "unknown"], [], []), (["a", ""], [], [])]
-)
+@pytest.mark.parametrize("parts", [(["a", "b"], ["b"], []), (["a"], [], []), (["a", "unknown"], [], []), (["a", ""], [], [])])
 def test_impossible_splits(parts):
     with pytest.raises(UserError):
         LabelSplit(*parts)

@@ -143,9 +143,7 @@ def small_loss_mask(values: Tensor, keep: int) -> Tensor:
     return torch.zeros_like(values, dtype=torch.bool).index_fill_(0, order[:keep], True)
 
 
-def separation(
-    value: Tensor, delta: float, m: float = 1.0, clip: Optional[float] = None, inside: float = 0.0
-) -> Tensor:
+def separation(value: Tensor, delta: float, m: float = 1.0, clip: Optional[float] = None, inside: float = 0.0) -> Tensor:
     r"""The per-sample separation of eq. 12, which pushes ``value`` away from :math:`\delta` on the side where it is:
 
     .. math::

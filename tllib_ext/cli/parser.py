@@ -73,35 +73,61 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
     """All flags of one training run, in named groups, with tllib's letters."""
     g = parser.add_argument_group("data")
     g.add_argument("root", nargs="?", metavar="DIR", help="data folder; without it the embedded glyphs are drawn and used")
-    g.add_argument("-d", "--data", default="auto", metavar="NAME",
-                   help="Office31, OfficeHome, VisDA2017 (tllib's layout), tllib:NAME (tllib's own class), Glyphs,\n"
-                        "folder (DIR/domain/class/image), features (DIR/domain.npz); default: recognised from DIR")
+    g.add_argument(
+        "-d",
+        "--data",
+        default="auto",
+        metavar="NAME",
+        help="Office31, OfficeHome, VisDA2017 (tllib's layout), tllib:NAME (tllib's own class), Glyphs,\n"
+        "folder (DIR/domain/class/image), features (DIR/domain.npz); default: recognised from DIR",
+    )
     g.add_argument("-s", "--source", metavar="DOMAIN", help="source: a name, tllib's letter or any beginning (A, amazon, ama)")
     g.add_argument("-t", "--target", metavar="DOMAIN", help="target: the same; without class folders it is unlabelled")
     g.add_argument("--split", metavar="a/b/c", help="shared/source private/target private classes; default: the benchmark's")
-    g.add_argument("--target-aug", choices=["eval", "train"], default="eval",
-                   help="augmentation of target training images; the authors' code has none in effect (default: eval)")
-    g.add_argument("--cache", choices=["auto", "off", "ram", "disk"], default="auto",
-                   help="keep decoded images: in memory, or in a file for the next runs too; auto: ram below 1 GiB,\n"
-                        "disk below 16 GiB where there is room ($TLLIB_EXT_CACHE, default ~/.cache/tllib_ext)")
+    g.add_argument(
+        "--target-aug",
+        choices=["eval", "train"],
+        default="eval",
+        help="augmentation of target training images; the authors' code has none in effect (default: eval)",
+    )
+    g.add_argument(
+        "--cache",
+        choices=["auto", "off", "ram", "disk"],
+        default="auto",
+        help="keep decoded images: in memory, or in a file for the next runs too; auto: ram below 1 GiB,\n"
+        "disk below 16 GiB where there is room ($TLLIB_EXT_CACHE, default ~/.cache/tllib_ext)",
+    )
     g.add_argument("--download", action="store_true", help="allow the network: pretrained weights, and data with -d tllib:NAME")
     g.add_argument("--check", action="store_true", help="open every image before training and list all that cannot be used")
-    g.add_argument("--on-bad-image", choices=["stop", "skip"], default="stop",
-                   help="stop with exit code 2 (default), or check all and train without them, before noise is drawn")
+    g.add_argument(
+        "--on-bad-image",
+        choices=["stop", "skip"],
+        default="stop",
+        help="stop with exit code 2 (default), or check all and train without them, before noise is drawn",
+    )
     g.add_argument("--allow-outside", action="store_true", help="let list files name images outside of DIR")
 
     g = parser.add_argument_group("label noise (simulated on the source)")
     g.add_argument("--noise", metavar="KIND", help="none, pair, symmetric, or a row-stochastic matrix in a .npy or .csv file")
     g.add_argument("--rate", type=_rate, default=0.2, help="expected share of wrong labels (default: 0.2)")
-    g.add_argument("--noise-mode", choices=["iid", "exact"], default="iid",
-                   help="iid: the authors' draw, bit for bit; exact: exactly round(rate x n) labels of each class")
+    g.add_argument(
+        "--noise-mode",
+        choices=["iid", "exact"],
+        default="iid",
+        help="iid: the authors' draw, bit for bit; exact: exactly round(rate x n) labels of each class",
+    )
     g.add_argument("--noise-seed", type=_seed, default=0, help="seed of the draw, apart from --seed (default: 0)")
 
     g = parser.add_argument_group("method")
     g.add_argument("-m", "--method", default="divergence", metavar="NAME", help=f"one of: {', '.join(METHODS)}")
     g.add_argument("--preset", metavar="NAME", help="official (the authors' code, default) or paper (the text, literally)")
-    g.add_argument("--hp", nargs="+", default=[], metavar="NAME=VALUE",
-                   help="hyper-parameters of the method, e.g. --hp eta=0.1 n=2; --list-hp lists them")
+    g.add_argument(
+        "--hp",
+        nargs="+",
+        default=[],
+        metavar="NAME=VALUE",
+        help="hyper-parameters of the method, e.g. --hp eta=0.1 n=2; --list-hp lists them",
+    )
     g.add_argument("--drop-rate", metavar="RATE", help="share of each source batch to drop as wrongly labelled; default: --rate")
     g.add_argument("--heads", type=_positive, help="number of classifier heads (default: 2)")
     g.add_argument("--unknown-rule", choices=["entropy", "confidence"], help="for methods without a detector of their own")
@@ -109,15 +135,21 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
     g.add_argument("--list-hp", action="store_true", help="print the method's hyper-parameters, and stop")
 
     g = parser.add_argument_group("backbone")
-    g.add_argument("-a", "--arch", metavar="NAME",
-                   help="resnet50 (default), other torchvision ResNets, mobilenet_v2, small_cnn, tllib:NAME, timm:NAME")
+    g.add_argument(
+        "-a",
+        "--arch",
+        metavar="NAME",
+        help="resnet50 (default), other torchvision ResNets, mobilenet_v2, small_cnn, tllib:NAME, timm:NAME",
+    )
     g.add_argument("--weights", default="default", metavar="W", help="default (pretrained), none, or a state-dict file")
     g.add_argument("--scratch", action="store_true", help="train from random weights, same as --weights none")
-    g.add_argument("--freeze-backbone", action="store_true",
-                   help="extract features once, keep them on disk, train a bottleneck on top: minutes on a laptop")
+    g.add_argument(
+        "--freeze-backbone",
+        action="store_true",
+        help="extract features once, keep them on disk, train a bottleneck on top: minutes on a laptop",
+    )
     g.add_argument("--bottleneck", type=_positive, default=512, help="width of that bottleneck (default: 512)")
-    g.add_argument("--bottleneck-norm", choices=["batch", "none"], default="batch",
-                   help="its normalisation (default: batch)")
+    g.add_argument("--bottleneck-norm", choices=["batch", "none"], default="batch", help="its normalisation (default: batch)")
 
     g = parser.add_argument_group("training")
     g.add_argument("--steps", type=_positive, help="iterations; default: 5001 (images), 1000 (features), 300 (glyphs)")
@@ -126,31 +158,58 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
     g.add_argument("-j", "--workers", type=_workers, default=2, help="processes that decode images (default: 2)")
     g.add_argument("--seed", type=_seed, default=0, help="of the initial weights, batches and augmentation (default: 0)")
     g.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:1, mps")
-    g.add_argument("--deterministic", action="store_true",
-                   help="the same bytes on CUDA too: only kernels with one result, slower (a CPU run needs no flag)")
-    g.add_argument("--precision", default="auto", choices=["auto", "fp32", "tf32", "bf16", "fp16"],
-                   help="auto: bf16 on CUDA that has it, else fp16; fp32 on a CPU. Losses are always fp32")
-    g.add_argument("--batch-norm", choices=["global", "local"], default="global",
-                   help="under torchrun, over the images of all processes (default): the same result on any number of them;\n"
-                        "or over each one's own: less to exchange, another result")
-    g.add_argument("--compile", action="store_true",
-                   help="a faster backbone, equal up to rounding. CPU: loops that its C compiler builds in a second; "
-                        "GPU: torch.compile, which takes minutes to start and pays in long runs")
+    g.add_argument(
+        "--deterministic",
+        action="store_true",
+        help="the same bytes on CUDA too: only kernels with one result, slower (a CPU run needs no flag)",
+    )
+    g.add_argument(
+        "--precision",
+        default="auto",
+        choices=["auto", "fp32", "tf32", "bf16", "fp16"],
+        help="auto: bf16 on CUDA that has it, else fp16; fp32 on a CPU. Losses are always fp32",
+    )
+    g.add_argument(
+        "--batch-norm",
+        choices=["global", "local"],
+        default="global",
+        help="under torchrun, over the images of all processes (default): the same result on any number of them;\n"
+        "or over each one's own: less to exchange, another result",
+    )
+    g.add_argument(
+        "--compile",
+        action="store_true",
+        help="a faster backbone, equal up to rounding. CPU: loops that its C compiler builds in a second; "
+        "GPU: torch.compile, which takes minutes to start and pays in long runs",
+    )
     g.add_argument("--eval-every", type=_positive, metavar="N", help="evaluate every N steps; default: ten times per run")
     g.add_argument("--checkpoint-every", type=_positive, metavar="N", help="save every N steps; default: ten times per run")
-    g.add_argument("--checkpoint-minutes", type=_learning_rate, default=15.0, metavar="M",
-                   help="and whenever M minutes have passed since the last time (default: 15)")
+    g.add_argument(
+        "--checkpoint-minutes",
+        type=_learning_rate,
+        default=15.0,
+        metavar="M",
+        help="and whenever M minutes have passed since the last time (default: 15)",
+    )
     g.add_argument("--keep", type=_positive, default=1, metavar="N", help="keep the last N checkpoints (default: 1)")
-    g.add_argument("--resume", action="store_true",
-                   help="insist on going on with the run in --log FOLDER (an unfinished run goes on by itself)")
-    g.add_argument("--on-nonfinite", choices=["stop", "skip"], default="stop",
-                   help="a NaN or infinite loss: stop with exit code 3, or drop the step (up to 1 %% of them)")
+    g.add_argument(
+        "--resume",
+        action="store_true",
+        help="insist on going on with the run in --log FOLDER (an unfinished run goes on by itself)",
+    )
+    g.add_argument(
+        "--on-nonfinite",
+        choices=["stop", "skip"],
+        default="stop",
+        help="a NaN or infinite loss: stop with exit code 3, or drop the step (up to 1 %% of them)",
+    )
 
     g = parser.add_argument_group("output")
     g.add_argument("--log", metavar="FOLDER", help="run folder; default: runs/<data>_<source>2<target>_<noise>_<method>_seed<N>")
     g.add_argument("--overwrite", action="store_true", help="replace a finished run in --log FOLDER")
-    g.add_argument("--no-report", action="store_true",
-                   help="write no plots and no report.html (python -m tllib_ext.report makes them)")
+    g.add_argument(
+        "--no-report", action="store_true", help="write no plots and no report.html (python -m tllib_ext.report makes them)"
+    )
     g.add_argument("--phase", choices=["train", "test"], default="train", help="test: evaluate the model in --log FOLDER again")
     g.add_argument("-c", "--config", metavar="YAML", help="file of flags, 'noise: pair' per line; flags on the command line win")
 

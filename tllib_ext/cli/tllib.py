@@ -145,8 +145,10 @@ def run(script: str, arguments: Sequence[str]) -> None:
     """Run ``script`` as ``python script arguments…`` would, with tllib made importable and our names registered."""
     path = Path(script)
     if not path.is_file():
-        raise UserError(f"no script {script}: give the path of one of tllib's examples, "
-                        "e.g. Transfer-Learning-Library/examples/domain_adaptation/image_classification/dann.py")
+        raise UserError(
+            f"no script {script}: give the path of one of tllib's examples, "
+            "e.g. Transfer-Learning-Library/examples/domain_adaptation/image_classification/dann.py"
+        )
     folders = path.resolve().parents
     sys.path.insert(0, str(folders[0]))
     sys.path += [str(folder) for folder in folders if (folder / "tllib" / "__init__.py").is_file()]

@@ -99,6 +99,5 @@ def check_possible(labels: np.ndarray, split: LabelSplit) -> None:
             )
     if counts[split.unknown] and not split.target_private:
         raise UserError(
-            f"{counts[split.unknown]} target images are labelled unknown, but the split {split} has no "
-            "target-private class"
+            f"{counts[split.unknown]} target images are labelled unknown, but the split {split} has no target-private class"
         )

@@ -22,11 +22,11 @@ from tllib_ext.evaluation.openset import OpenSetReport, evaluate
 from tllib_ext.io import (
     CHUNK,
     atomic_text,
-    guard,
+    escape_formula,
     number_or_nan,
     read_columns,
     reading,
-    unguard,
+    unescape_formula,
 )
 from tllib_ext.split import LabelSplit
 
@@ -93,10 +93,10 @@ def write_predictions(
         labels (optional): (N, ) in 0..K; None for an unlabelled target
     """
     _check_names(split)
-    probs, names = to_numpy(prediction.probs), [guard(name) for name in split.label_names]
+    probs, names = to_numpy(prediction.probs), [escape_formula(name) for name in split.label_names]
     columns = {
         "index": integers("index", index),
-        "paths": np.array([guard(str(path)) for path in paths], dtype=object),
+        "paths": np.array([escape_formula(str(path)) for path in paths], dtype=object),
         "score": scores(prediction.score),
         "unknown": to_numpy(prediction.unknown).astype(bool),
         "closed": argmax(probs, split),
@@ -146,7 +146,7 @@ def read_predictions(file: Union[str, Path], split: LabelSplit, only_metrics: bo
     ranks = range(1, min(3, split.num_source) + 1)
     converters = {
         "index": (int, np.int64),
-        "path": (unguard, object),
+        "path": (unescape_formula, object),
         # An unlabelled row gets a label out of range, which no metric accepts.
         "label": (_Names({**known, "": len(split.label_names)}, split).__getitem__, np.int64),
         "predicted": (_Names({**source, UNKNOWN: split.unknown}, split).__getitem__, np.int64),
@@ -205,12 +205,10 @@ class _Names(dict):
         self.labels, self.split = labels, split
 
     def __missing__(self, cell: str) -> int:
-        name = unguard(cell)
+        name = unescape_formula(cell)
         if name not in self.labels:
             if name in self.split.source_private:
-                raise UserError(
-                    f"{name!r} is a source-private class, which no target image has: is this the right split?"
-                )
+                raise UserError(f"{name!r} is a source-private class, which no target image has: is this the right split?")
             raise UserError(f"unknown class {name!r}: {closest(name, filter(None, self.labels))}")
         self[cell] = self.labels[name]
         return self[cell]
@@ -219,9 +217,7 @@ class _Names(dict):
 def _check_names(split: LabelSplit) -> None:
     for name in (UNKNOWN, ""):
         if name in split.source_classes:
-            raise UserError(
-                f"a source class is called {name!r}, which means something else in a predictions file: rename it"
-            )
+            raise UserError(f"a source class is called {name!r}, which means something else in a predictions file: rename it")
 
 
 def _check_unique(ordered: np.ndarray, file: Union[str, Path]) -> None:

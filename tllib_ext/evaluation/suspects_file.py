@@ -8,7 +8,7 @@ import numpy as np
 
 from tllib_ext.errors import UserError
 from tllib_ext.evaluation.arrays import class_labels, same_length
-from tllib_ext.io import atomic_text, guard, read_columns, unguard, whole_file
+from tllib_ext.io import atomic_path, atomic_text, escape_formula, read_columns, unescape_formula
 from tllib_ext.split import LabelSplit
 
 __all__ = ["COLUMNS", "Suspects", "read_suspects", "write_suspects"]
@@ -61,12 +61,12 @@ def write_suspects(
         columns["clean"] = clean = class_labels("clean", clean, split.source_classes)
     same_length(columns)
     probs, suggested = audit.probs, audit.suggested
-    names = [guard(name) for name in split.source_classes]
+    names = [escape_formula(name) for name in split.source_classes]
     with atomic_text(file) as stream:
         writer = csv.writer(stream)
         writer.writerow(COLUMNS + (TRUTH if clean is not None else ()))
         for i in np.argsort(-audit.suspicion, kind="stable"):
-            row = [i, guard(str(paths[i])), names[given[i]], float(audit.suspicion[i]), names[suggested[i]]]
+            row = [i, escape_formula(str(paths[i])), names[given[i]], float(audit.suspicion[i]), names[suggested[i]]]
             row += [float(p) for p in (probs[i, suggested[i]], probs[i, given[i]], audit.loss[i])] + [audit.visits[i]]
             writer.writerow(row + ([names[clean[i]], int(given[i] != clean[i])] if clean is not None else []))
     folder = Path(file).parent
@@ -75,7 +75,7 @@ def write_suspects(
 
 
 def _save(file: Path, array: np.ndarray) -> None:
-    with whole_file(file) as draft, open(draft, "wb") as stream:
+    with atomic_path(file) as draft, open(draft, "wb") as stream:
         np.save(stream, array)
 
 
@@ -84,7 +84,7 @@ def read_suspects(file: Union[str, Path], split: LabelSplit) -> Suspects:
     labels = {name: k for k, name in enumerate(split.source_classes)}
 
     def label(cell: str) -> int:
-        name = unguard(cell)
+        name = unescape_formula(cell)
         if name not in labels:
             raise UserError(f"unknown class {name!r}: this file is of another split")
         return labels[name]
@@ -92,6 +92,6 @@ def read_suspects(file: Union[str, Path], split: LabelSplit) -> Suspects:
     numbers = {name: (float, np.float64) for name in ("suspicion", "probability", "p_given", "loss")}
     classes = {name: (label, np.int64) for name in ("given", "suggested", "clean")}
     counts = {name: (int, np.int64) for name in ("index", "visits")}
-    columns = read_columns(file, {"path": (unguard, object), **numbers, **classes, **counts}, COLUMNS)
+    columns = read_columns(file, {"path": (unescape_formula, object), **numbers, **classes, **counts}, COLUMNS)
     order = np.lexsort((columns["index"], -columns["suspicion"]))
     return Suspects(**{name: column[order] for name, column in columns.items()})

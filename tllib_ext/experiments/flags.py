@@ -66,18 +66,37 @@ def add_grid_arguments(parser: argparse.ArgumentParser, out: str, defaults: Opti
             _remove(parser, action)
     given = {"tasks": None, "noises": "pair:0.2", "methods": "all", "seeds": "0", **(defaults or {})}
     g = parser.add_argument_group("grid")
-    g.add_argument("--tasks", default=given["tasks"], metavar="LIST",
-                   help=f"A2D,W2A or amazon:dslr,… or all; default: {given['tasks'] or '-s and -t, else all'}")
-    g.add_argument("--noise", dest="noises", default=given["noises"], metavar="LIST",
-                   help=f"pair:0.2,symmetric:0.45,none,matrix.npy or P20,S45 (default: {given['noises']})")
-    g.add_argument("-m", "--methods", "--method", dest="methods", default=given["methods"], metavar="LIST",
-                   help=f"names, all (of this package), tllib (its built-ins), paper (the paper's); default: {given['methods']}")
-    g.add_argument("--seeds", "--seed", dest="seeds", default=given["seeds"], metavar="LIST",
-                   help=f"0-2 or 0,5 (default: {given['seeds']})")
-    g.add_argument("--noise-seed", default="0", metavar="N",
-                   help="one draw of the noise for all seeds (default: 0), or same: the run's seed")
-    g.add_argument("--jobs", type=_positive, default=1, metavar="N",
-                   help="cells at a time, a process with one thread each (default: 1)")
+    g.add_argument(
+        "--tasks",
+        default=given["tasks"],
+        metavar="LIST",
+        help=f"A2D,W2A or amazon:dslr,… or all; default: {given['tasks'] or '-s and -t, else all'}",
+    )
+    g.add_argument(
+        "--noise",
+        dest="noises",
+        default=given["noises"],
+        metavar="LIST",
+        help=f"pair:0.2,symmetric:0.45,none,matrix.npy or P20,S45 (default: {given['noises']})",
+    )
+    g.add_argument(
+        "-m",
+        "--methods",
+        "--method",
+        dest="methods",
+        default=given["methods"],
+        metavar="LIST",
+        help=f"names, all (of this package), tllib (its built-ins), paper (the paper's); default: {given['methods']}",
+    )
+    g.add_argument(
+        "--seeds", "--seed", dest="seeds", default=given["seeds"], metavar="LIST", help=f"0-2 or 0,5 (default: {given['seeds']})"
+    )
+    g.add_argument(
+        "--noise-seed", default="0", metavar="N", help="one draw of the noise for all seeds (default: 0), or same: the run's seed"
+    )
+    g.add_argument(
+        "--jobs", type=_positive, default=1, metavar="N", help="cells at a time, a process with one thread each (default: 1)"
+    )
     g.add_argument("--metric", default="os", metavar="NAME", help="os (default), os_star, unk, h_score, accuracy, auroc, …")
     g.add_argument("--out", default=out, metavar="FOLDER", help=f"cells and tables; started again it continues (default: {out})")
     g.add_argument("--overwrite", action="store_true", help="start cells anew that are unfinished or were made with other flags")

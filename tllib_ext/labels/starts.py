@@ -173,9 +173,7 @@ def starting_points(
     return points
 
 
-def totals(
-    g: np.ndarray, y: np.ndarray, cluster: np.ndarray, classes: int, number: int
-) -> Tuple[np.ndarray, np.ndarray]:
+def totals(g: np.ndarray, y: np.ndarray, cluster: np.ndarray, classes: int, number: int) -> Tuple[np.ndarray, np.ndarray]:
     """Sum of the features and histogram of the labels of each of ``number`` clusters."""
     sums = np.zeros((number, g.shape[1]))
     hist = np.zeros((number, classes), dtype=np.int64)

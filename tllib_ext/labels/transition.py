@@ -202,9 +202,7 @@ def _normalised(r: np.ndarray) -> np.ndarray:
     return r / r.sum(1, keepdims=True)
 
 
-def _finish(
-    r: np.ndarray, y: np.ndarray, present: np.ndarray, num_classes: int, winner: Optional[Candidate]
-) -> LabelModel:
+def _finish(r: np.ndarray, y: np.ndarray, present: np.ndarray, num_classes: int, winner: Optional[Candidate]) -> LabelModel:
     full = np.zeros((len(y), num_classes), dtype=np.float32)
     full[:, present] = r
     rows = np.arange(len(y))

@@ -18,7 +18,7 @@ from tllib_ext.methods.context import Context
 from tllib_ext.methods.loss_history import LossHistory
 from tllib_ext.split import LabelSplit
 
-__all__ = ["Batch", "Prediction", "Hparams", "hp", "Method"]
+__all__ = ["Batch", "Prediction", "Hparams", "hparam", "Method"]
 
 
 class Batch(NamedTuple):
@@ -43,14 +43,14 @@ class Prediction(NamedTuple):
     unknown: Tensor
 
 
-def hp(default: Any, source: str, help: str = "") -> Any:
+def hparam(default: Any, source: str, help: str = "") -> Any:
     """A hyper-parameter: its default, where that value comes from, what it does."""
     return field(default=default, metadata={"source": source, "help": help})
 
 
 @dataclass
 class Hparams:
-    """Base of every method's hyper-parameters: a flat dataclass of :func:`hp` fields."""
+    """Base of every method's hyper-parameters: a flat dataclass of :func:`hparam` fields."""
 
     @classmethod
     def parse(cls, values: Dict[str, Any]) -> "Hparams":

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from tllib_ext.distributed import pooled_mean
 from tllib_ext.errors import UserError
-from tllib_ext.methods.base import Batch, Hparams, Method, Prediction, hp
+from tllib_ext.methods.base import Batch, Hparams, Method, Prediction, hparam
 from tllib_ext.methods.context import Context
 from tllib_ext.methods.rules import EntropyRule
 from tllib_ext.methods.selection import DropRate, check_drop_rate, pooled_small_loss, resolve_drop_rate
@@ -38,13 +38,13 @@ __all__ = ["CoTeaching", "CoTeachingHparams"]
 class CoTeachingHparams(Hparams):
     """Hyper-parameters of co-teaching."""
 
-    drop_rate: DropRate = hp(
+    drop_rate: DropRate = hparam(
         None, "paper §3: the true noise rate", "tau, share of a batch to drop; none = --rate; auto = estimate it"
     )
-    ramp: float = hp(0.1, "ours; paper: 10 of 200 epochs", "share of the run over which the dropped part grows to tau")
-    temperature: float = hp(0.05, "DANCE's head", "of the two cosine heads")
-    unknown_rule: str = hp("entropy", "DANCE, GLC", "entropy or confidence")
-    unknown_threshold: Optional[float] = hp(None, "customary", "share of log K (default 0.5), or least confidence (0.5)")
+    ramp: float = hparam(0.1, "ours; paper: 10 of 200 epochs", "share of the run over which the dropped part grows to tau")
+    temperature: float = hparam(0.05, "DANCE's head", "of the two cosine heads")
+    unknown_rule: str = hparam("entropy", "DANCE, GLC", "entropy or confidence")
+    unknown_threshold: Optional[float] = hparam(None, "customary", "share of log K (default 0.5), or least confidence (0.5)")
 
     def __post_init__(self) -> None:
         check_drop_rate(self.drop_rate)

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 
 from tllib_ext.labels.transition import LabelModel
-from tllib_ext.methods.base import Batch, hp
+from tllib_ext.methods.base import Batch, hparam
 from tllib_ext.methods.context import Context
 from tllib_ext.methods.divergence import Divergence, DivergenceHparams
 from tllib_ext.methods.selection import estimate_source_labels
@@ -41,10 +41,10 @@ NO_DOUBT = 1e-3
 class CredoHparams(DivergenceHparams):
     """The paper's method's constants, and how far to follow the belief."""
 
-    weighted: bool = hp(True, "ours", "weight samples by the confidence in their label")
-    correct: bool = hp(True, "ours", "learn the most probable label instead of the given one")
-    min_drop: float = hp(0.1, "ours", "least share of a batch to drop when labels were corrected")
-    refresh: int = hp(2, "ours", "how often the labels are estimated anew while G trains on images")
+    weighted: bool = hparam(True, "ours", "weight samples by the confidence in their label")
+    correct: bool = hparam(True, "ours", "learn the most probable label instead of the given one")
+    min_drop: float = hparam(0.1, "ours", "least share of a batch to drop when labels were corrected")
+    refresh: int = hparam(2, "ours", "how often the labels are estimated anew while G trains on images")
 
 
 class Credo(Divergence):
@@ -101,7 +101,7 @@ class Credo(Divergence):
     def balance_labels(self, given: np.ndarray) -> np.ndarray:
         return self.labels.cpu().numpy()
 
-    def believe(self, source: Batch) -> Tuple[Tensor, Union[Tensor, float]]:
+    def labels_and_weights(self, source: Batch) -> Tuple[Tensor, Union[Tensor, float]]:
         return self.labels[source.index], self.weights[source.index]
 
     def update(self, source: Batch, target: Batch, step: int, play: Any) -> Dict[str, Tensor]:

@@ -30,7 +30,7 @@ from torch import Tensor, nn
 from tllib_ext.alignment.divergence import separation
 from tllib_ext.distributed import pooled_mean
 from tllib_ext.errors import UserError
-from tllib_ext.methods.base import Batch, Hparams, Method, Prediction, hp
+from tllib_ext.methods.base import Batch, Hparams, Method, Prediction, hparam
 from tllib_ext.methods.context import Context
 from tllib_ext.methods.rules import EntropyRule
 from tllib_ext.methods.selection import DropRate, check_drop_rate, pooled_small_loss, resolve_drop_rate
@@ -65,11 +65,11 @@ def entropy(logits: Tensor, eps: float = 0.0) -> Tensor:
 class DanceHparams(Hparams):
     """Defaults are the authors' code; the paper's value is named where it differs."""
 
-    eta: float = hp(0.05, "paper §4, code", "weight of both target terms")
-    rho: Union[float, str] = hp("official", "code: 1.49, 1.354, 1.09; paper: log(K)/2", "official, log_k or a number")
-    m: float = hp(0.5, "paper §4, code", "half width of the dead zone of entropy separation")
-    eps: float = hp(1e-5, "code; paper: 0", "epsilon inside the logarithms of the target terms; 0 is exact")
-    temperature: float = hp(0.05, "paper §4, code", "of the head and of the neighbours")
+    eta: float = hparam(0.05, "paper §4, code", "weight of both target terms")
+    rho: Union[float, str] = hparam("official", "code: 1.49, 1.354, 1.09; paper: log(K)/2", "official, log_k or a number")
+    m: float = hparam(0.5, "paper §4, code", "half width of the dead zone of entropy separation")
+    eps: float = hparam(1e-5, "code; paper: 0", "epsilon inside the logarithms of the target terms; 0 is exact")
+    temperature: float = hparam(0.05, "paper §4, code", "of the head and of the neighbours")
 
     def __post_init__(self) -> None:
         if isinstance(self.rho, str) and self.rho not in ("official", "log_k"):
@@ -138,10 +138,10 @@ class Dance(Method):
 class DanceSelHparams(DanceHparams):
     """DANCE's, and those of the selection."""
 
-    drop_rate: DropRate = hp(
+    drop_rate: DropRate = hparam(
         None, "noisy UniDA's code: the true noise rate", "share of a batch to drop; none = --rate; auto = estimate it"
     )
-    warmup: Optional[int] = hp(None, "noisy UniDA's code: 101", "steps without selection; default min(101, 4 % of the run)")
+    warmup: Optional[int] = hparam(None, "noisy UniDA's code: 101", "steps without selection; default min(101, 4 % of the run)")
 
     def __post_init__(self) -> None:
         super().__post_init__()

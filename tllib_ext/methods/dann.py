@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tllib_ext.distributed import pooled_mean
-from tllib_ext.methods.base import Batch, Hparams, Method, Prediction, hp
+from tllib_ext.methods.base import Batch, Hparams, Method, Prediction, hparam
 from tllib_ext.methods.context import Context
 from tllib_ext.methods.rules import EntropyRule
 from tllib_ext.modules.adversarial import DomainDiscriminator, domain_loss, gradient_reverse, grl_coefficient
@@ -32,13 +32,13 @@ __all__ = ["Dann", "DannHparams"]
 class DannHparams(Hparams):
     """Defaults are tllib's closed-set script, on the DANCE family's learning rate."""
 
-    trade_off: float = hp(1.0, "tllib", "t, weight of the adversarial loss")
-    grl_gamma: float = hp(20.0, "tllib: 20000 iterations in units of 1000; paper: 10", "speed of the reversal's growth")
-    bottleneck: int = hp(256, "tllib", "width of z")
-    hidden: int = hp(1024, "tllib", "width of the discriminator's hidden layers")
-    lr_mult: float = hp(1.0, "tllib closed set and DANCE: lr 0.01; tllib open set: 0.2", "of every learning rate")
-    unknown_rule: str = hp("entropy", "DANCE, GLC", "entropy or confidence")
-    unknown_threshold: Optional[float] = hp(None, "customary", "share of log K (default 0.5), or least confidence (0.5)")
+    trade_off: float = hparam(1.0, "tllib", "t, weight of the adversarial loss")
+    grl_gamma: float = hparam(20.0, "tllib: 20000 iterations in units of 1000; paper: 10", "speed of the reversal's growth")
+    bottleneck: int = hparam(256, "tllib", "width of z")
+    hidden: int = hparam(1024, "tllib", "width of the discriminator's hidden layers")
+    lr_mult: float = hparam(1.0, "tllib closed set and DANCE: lr 0.01; tllib open set: 0.2", "of every learning rate")
+    unknown_rule: str = hparam("entropy", "DANCE, GLC", "entropy or confidence")
+    unknown_threshold: Optional[float] = hparam(None, "customary", "share of log K (default 0.5), or least confidence (0.5)")
 
 
 class Dann(Method):

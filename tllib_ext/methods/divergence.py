@@ -24,7 +24,7 @@ from tllib_ext.alignment.divergence import cross_divergence, divergences, joint_
 from tllib_ext.distributed import pooled_any, pooled_mean
 from tllib_ext.errors import UserError, closest
 from tllib_ext.labels.transition import LabelModel
-from tllib_ext.methods.base import Batch, Hparams, Method, Prediction, hp
+from tllib_ext.methods.base import Batch, Hparams, Method, Prediction, hparam
 from tllib_ext.methods.context import Context
 from tllib_ext.methods.selection import DropRate, check_drop_rate, estimate_source_labels, pooled_small_loss
 from tllib_ext.modules.batchnorm import BatchNormReplay
@@ -44,28 +44,28 @@ OFFICIAL_DELTA = {20: 2.98, 15: 2.70805020110221, 9: 2.18}
 class DivergenceHparams(Hparams):
     """Defaults are the authors' code; the paper's value is named where it differs."""
 
-    eta: float = hp(0.05, "code: eta; paper: 1", "weight of every target term")
-    lam: float = hp(0.1, "paper §4, code", "weight of the symmetric KL divergence in the source loss (eq. 8)")
-    delta: Union[float, str] = hp("official", "code: 2*thr = 2.98, 2.708, 2.18; paper: log K", "official, log_k or a number")
-    m: float = hp(1.0, "paper §4; code: 2*margin", "half width of the dead zone (eq. 12)")
-    crs_clip: Optional[float] = hp(2.0, "code; paper: none", "no push of crs beyond this distance from delta")
-    crs_valid: Optional[float] = hp(2.0, "code; paper: none", "crs term over samples with crs < this x delta")
-    clamp: Optional[float] = hp(2.0, "code; paper: none", "crs clamped at this x delta in Steps B and C")
-    known_margin: float = hp(1.0, "code: hard-coded 1; paper: m", "D_t' = samples with crs < delta - this")
-    ent_mode: str = hp("mean_dist", "code; paper: sum", "entropy of the mean distribution, or sum of the entropies")
-    ent_weight: float = hp(0.5, "code: works on half the scale; paper: 1", "weight of the entropy term beside crs")
-    ent_eps: float = hp(1e-5, "code; paper: 0", "epsilon inside the logarithm of mean_dist")
-    warmup: Optional[int] = hp(None, "code: 101; paper: 0", "steps of plain training first; default min(101, 4 % of the run)")
-    n: int = hp(4, "paper §4, code", "repeats of Step C")
-    drop_rate: DropRate = hp(None, "code: the true noise rate", "share to drop; none = --rate, or auto")
-    reselect: bool = hp(True, "code; paper: the same D_s'", "select anew in Step B with the updated network")
-    c_mean: str = hp("selected", "code; paper: batch", "Step C averages over the selected samples or the whole batch")
-    skip_empty: bool = hp(True, "ours; code steps on weight decay alone", "skip Step C when no target sample looks known")
-    heads: int = hp(2, "paper", "number of heads; divergences are means over pairs")
-    head: str = hp("cosine", "code", "cosine (temperature 0.05, unit rows) or linear")
-    temperature: float = hp(0.05, "code", "of the cosine heads")
-    pred_head: str = hp("first", "code", "class = argmax of the first head, or of the sum of the heads")
-    ablate: str = hp("", "paper Table 4", "comma-separated: " + ", ".join(ABLATIONS))
+    eta: float = hparam(0.05, "code: eta; paper: 1", "weight of every target term")
+    lam: float = hparam(0.1, "paper §4, code", "weight of the symmetric KL divergence in the source loss (eq. 8)")
+    delta: Union[float, str] = hparam("official", "code: 2*thr = 2.98, 2.708, 2.18; paper: log K", "official, log_k or a number")
+    m: float = hparam(1.0, "paper §4; code: 2*margin", "half width of the dead zone (eq. 12)")
+    crs_clip: Optional[float] = hparam(2.0, "code; paper: none", "no push of crs beyond this distance from delta")
+    crs_valid: Optional[float] = hparam(2.0, "code; paper: none", "crs term over samples with crs < this x delta")
+    clamp: Optional[float] = hparam(2.0, "code; paper: none", "crs clamped at this x delta in Steps B and C")
+    known_margin: float = hparam(1.0, "code: hard-coded 1; paper: m", "D_t' = samples with crs < delta - this")
+    ent_mode: str = hparam("mean_dist", "code; paper: sum", "entropy of the mean distribution, or sum of the entropies")
+    ent_weight: float = hparam(0.5, "code: works on half the scale; paper: 1", "weight of the entropy term beside crs")
+    ent_eps: float = hparam(1e-5, "code; paper: 0", "epsilon inside the logarithm of mean_dist")
+    warmup: Optional[int] = hparam(None, "code: 101; paper: 0", "steps of plain training first; default min(101, 4 % of the run)")
+    n: int = hparam(4, "paper §4, code", "repeats of Step C")
+    drop_rate: DropRate = hparam(None, "code: the true noise rate", "share to drop; none = --rate, or auto")
+    reselect: bool = hparam(True, "code; paper: the same D_s'", "select anew in Step B with the updated network")
+    c_mean: str = hparam("selected", "code; paper: batch", "Step C averages over the selected samples or the whole batch")
+    skip_empty: bool = hparam(True, "ours; code steps on weight decay alone", "skip Step C when no target sample looks known")
+    heads: int = hparam(2, "paper", "number of heads; divergences are means over pairs")
+    head: str = hparam("cosine", "code", "cosine (temperature 0.05, unit rows) or linear")
+    temperature: float = hparam(0.05, "code", "of the cosine heads")
+    pred_head: str = hparam("first", "code", "class = argmax of the first head, or of the sum of the heads")
+    ablate: str = hparam("", "paper Table 4", "comma-separated: " + ", ".join(ABLATIONS))
 
     def __post_init__(self) -> None:
         for name in self.ablations():
@@ -155,12 +155,12 @@ class Divergence(Method):
 
         # Step A: everybody learns the selected source samples and separates the target.
         logits_s = self.heads(self.backbone(source.x))
-        labels, weights = self.believe(source)
+        labels, weights = self.labels_and_weights(source)
         loss_s = joint_loss(logits_s, labels, self.lam)
         kept = pooled_small_loss(loss_s, self.drop_rate)
         self._observe_given(source, loss_s, logits_s, labels, self.lam)
         terms = {"source": pooled_mean(weights * loss_s, kept)}
-        play.collect(terms, "G", "C")  # the source's graph goes before the target's comes: half the memory
+        play.accumulate(terms, "G", "C")  # the source's graph goes before the target's comes: half the memory
         logits_t = self.heads(self.backbone(target.x))
         crs = divergences(logits_t)[1]
         apart: Dict[str, Tensor] = {}
@@ -169,7 +169,7 @@ class Divergence(Method):
         if self.eta_ent:
             apart["ent"] = self.eta_ent * self._separate_ent(logits_t)
         known = crs.detach() < self.delta - self.hparams.known_margin  # D_t', kept for all repeats of Step C
-        any_known = play.decide(pooled_any(known))
+        any_known = play.read_flag(pooled_any(known))
         play.descend(apart, "G", "C")
         log = {"loss": terms["source"].detach(), "kept": kept.float().mean(), "known": known.float().mean(),
                "crs": crs.detach().mean()}  # fmt: skip
@@ -203,17 +203,17 @@ class Divergence(Method):
             play.descend({"together": self.hparams.eta * mean}, "G")
         return log
 
-    def believe(self, source: Batch) -> Tuple[Tensor, Union[Tensor, float]]:
+    def labels_and_weights(self, source: Batch) -> Tuple[Tensor, Union[Tensor, float]]:
         """Labels to learn and their weights: the given ones, all equal. Our own method believes otherwise."""
         return source.y, 1.0
 
     def _warm_up(self, source: Batch, target: Batch, play: Any) -> Dict[str, Tensor]:
         logits_s = self.heads(self.backbone(source.x))
-        labels, weights = self.believe(source)
+        labels, weights = self.labels_and_weights(source)
         loss_s = joint_loss(logits_s, labels, lam=0.0)
         self._observe_given(source, loss_s, logits_s, labels, 0.0)
         terms = {"source": pooled_mean(weights * loss_s)}
-        play.collect(terms, "G", "C")
+        play.accumulate(terms, "G", "C")
         logits_t = self.heads(self.backbone(target.x))
         play.descend({"ent": self.eta_ent * self._separate_ent(logits_t)} if self.eta_ent else {}, "G", "C")
         return {"loss": terms["source"].detach()}

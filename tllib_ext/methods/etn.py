@@ -23,7 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tllib_ext.distributed import gather_rows, pooled_mean
-from tllib_ext.methods.base import Batch, Hparams, Method, Prediction, hp
+from tllib_ext.methods.base import Batch, Hparams, Method, Prediction, hparam
 from tllib_ext.methods.context import Context
 from tllib_ext.methods.rules import EntropyRule
 from tllib_ext.modules.adversarial import (
@@ -77,16 +77,18 @@ def leaky_bce(logits: Tensor, labels: Tensor) -> Tensor:
 class EtnHparams(Hparams):
     """Defaults are the authors' code on the DANCE family's learning rate."""
 
-    trade_off: float = hp(1.0, "code, OfficeHome", "weight of the adversarial loss")
-    entropy_weight: float = hp(0.2, "code, OfficeHome", "weight of the target's entropy")
-    aux_domain_weight: float = hp(10.0, "code, OfficeHome", "weight of the auxiliary head's domain loss")
-    aux_class_weight: float = hp(1.0, "code, OfficeHome", "weight of the auxiliary head's class loss")
-    grl_gamma: float = hp(40.0, "code: 10, max 10000, two counts in each of 20000 iterations", "speed of the reversal's growth")
-    bottleneck: int = hp(256, "code", "width of z")
-    hidden: int = hp(1024, "code", "width of the hidden layers of both adversaries")
-    lr_mult: float = hp(1.0, "DANCE: lr 0.01; code: 0.1 (20000 iterations)", "of every learning rate")
-    unknown_rule: str = hp("entropy", "DANCE, GLC", "entropy or confidence")
-    unknown_threshold: Optional[float] = hp(None, "customary", "share of log K (default 0.5), or least confidence (0.5)")
+    trade_off: float = hparam(1.0, "code, OfficeHome", "weight of the adversarial loss")
+    entropy_weight: float = hparam(0.2, "code, OfficeHome", "weight of the target's entropy")
+    aux_domain_weight: float = hparam(10.0, "code, OfficeHome", "weight of the auxiliary head's domain loss")
+    aux_class_weight: float = hparam(1.0, "code, OfficeHome", "weight of the auxiliary head's class loss")
+    grl_gamma: float = hparam(
+        40.0, "code: 10, max 10000, two counts in each of 20000 iterations", "speed of the reversal's growth"
+    )
+    bottleneck: int = hparam(256, "code", "width of z")
+    hidden: int = hparam(1024, "code", "width of the hidden layers of both adversaries")
+    lr_mult: float = hparam(1.0, "DANCE: lr 0.01; code: 0.1 (20000 iterations)", "of every learning rate")
+    unknown_rule: str = hparam("entropy", "DANCE, GLC", "entropy or confidence")
+    unknown_threshold: Optional[float] = hparam(None, "customary", "share of log K (default 0.5), or least confidence (0.5)")
 
 
 class Etn(Method):

@@ -24,7 +24,7 @@ from torch import Tensor
 from tllib_ext.alignment.divergence import divergences, joint_loss
 from tllib_ext.distributed import pooled_mean
 from tllib_ext.errors import UserError
-from tllib_ext.methods.base import Batch, hp
+from tllib_ext.methods.base import Batch, hparam
 from tllib_ext.methods.coteaching import CoTeaching, CoTeachingHparams
 from tllib_ext.methods.selection import pooled_small_loss
 
@@ -35,7 +35,7 @@ __all__ = ["JoCoR", "JoCoRHparams"]
 class JoCoRHparams(CoTeachingHparams):
     """Hyper-parameters of JoCoR: co-teaching's and the weight of the agreement."""
 
-    lam: float = hp(0.1, "code; paper §4: 0.9 (CIFAR-10), 0.85 (CIFAR-100)", "weight of the agreement, 0 to 1")
+    lam: float = hparam(0.1, "code; paper §4: 0.9 (CIFAR-10), 0.85 (CIFAR-100)", "weight of the agreement, 0 to 1")
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -24,7 +24,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tllib_ext.distributed import pooled_mean
-from tllib_ext.methods.base import Batch, Hparams, Method, Prediction, hp
+from tllib_ext.methods.base import Batch, Hparams, Method, Prediction, hparam
 from tllib_ext.split import LabelSplit
 
 __all__ = ["OVANet", "OVANetHparams", "one_vs_all", "binary_entropy"]
@@ -69,9 +69,9 @@ def binary_entropy(logits: Tensor, eps: float = 0.0) -> Tensor:
 class OVANetHparams(Hparams):
     """Defaults are the authors' code; the paper's value is named where it differs."""
 
-    lam: float = hp(0.1, "paper §4, code: multi", "weight of the target's binary entropy")
-    ova_weight: float = hp(0.5, "code; paper: 1", "weight of the one-vs-all loss beside the cross entropy")
-    eps: float = hp(1e-8, "code; paper: 0", "epsilon inside the logarithms of the one-vs-all terms; 0 is exact")
+    lam: float = hparam(0.1, "paper §4, code: multi", "weight of the target's binary entropy")
+    ova_weight: float = hparam(0.5, "code; paper: 1", "weight of the one-vs-all loss beside the cross entropy")
+    eps: float = hparam(1e-8, "code; paper: 0", "epsilon inside the logarithms of the one-vs-all terms; 0 is exact")
 
 
 class OVANet(Method):

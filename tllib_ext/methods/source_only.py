@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tllib_ext.distributed import pooled_mean
-from tllib_ext.methods.base import Batch, Hparams, Method, Prediction, hp
+from tllib_ext.methods.base import Batch, Hparams, Method, Prediction, hparam
 from tllib_ext.methods.rules import EntropyRule
 from tllib_ext.modules.heads import CosineHead
 from tllib_ext.split import LabelSplit
@@ -25,9 +25,9 @@ __all__ = ["SourceOnly", "SourceOnlyHparams"]
 class SourceOnlyHparams(Hparams):
     """Hyper-parameters of source-only training."""
 
-    temperature: float = hp(0.05, "DANCE's head", "of the cosine head")
-    unknown_rule: str = hp("entropy", "DANCE, GLC", "entropy or confidence")
-    unknown_threshold: Optional[float] = hp(None, "customary", "share of log K (default 0.5), or least confidence (0.5)")
+    temperature: float = hparam(0.05, "DANCE's head", "of the cosine head")
+    unknown_rule: str = hparam("entropy", "DANCE, GLC", "entropy or confidence")
+    unknown_threshold: Optional[float] = hparam(None, "customary", "share of log K (default 0.5), or least confidence (0.5)")
 
 
 class SourceOnly(Method):

@@ -27,7 +27,7 @@ from torch import Tensor, nn
 
 from tllib_ext.distributed import gather_rows, pooled_mean, rank
 from tllib_ext.errors import UserError
-from tllib_ext.methods.base import Batch, Hparams, Method, Prediction, hp
+from tllib_ext.methods.base import Batch, Hparams, Method, Prediction, hparam
 from tllib_ext.methods.context import Context
 from tllib_ext.modules.adversarial import DomainDiscriminator, domain_loss, entropy, gradient_reverse, grl_coefficient
 from tllib_ext.split import LabelSplit
@@ -72,20 +72,20 @@ def extremes(score: Tensor, share: float = 1 / 16) -> Tuple[Tensor, Tensor]:
 class StaHparams(Hparams):
     """Defaults are the paper's where the authors' code differs, on the DANCE family's learning rate."""
 
-    score: str = hp("max", "paper; code: sum", "of the binary classifiers' outputs, ranks target images in stage 1b")
-    stage1_backbone: str = hp("trained", "paper; code: frozen", "whether stage 1 trains the backbone")
-    stage_1a: float = hp(500 / 2800, "code: 500 iterations", "share of the run for stage 1a")
-    stage_1b: float = hp(400 / 2800, "code: 400 iterations", "share for stage 1b")
-    stage_2b: float = hp(400 / 2800, "code: 400 iterations", "share for stage 2b; stage 2a is the rest")
-    rounds: int = hp(1, "code", "how often the four stages are gone through")
-    trade_off: float = hp(0.3, "code", "weight of the adversarial loss")
-    entropy_weight: float = hp(0.1, "code", "weight of the target's weighted entropy")
-    unknown_weight: float = hp(0.3, "code", "weight of the unknown class's cross entropy in stage 2b")
-    grl_gamma: float = hp(3.8, "code: 10, max 10000, two counts in each of 1900 iterations", "speed of reversal in stage 2")
-    bottleneck: int = hp(256, "code", "width of z and of the hidden layers of B_k and S")
-    hidden: int = hp(1024, "code", "width of the discriminator's hidden layers")
-    lr_mult: float = hp(1.0, "DANCE: lr 0.01; code: 0.05 (1900 iterations)", "of the learning rates of G, C and D")
-    separator_lr_mult: float = hp(1.0, "DANCE: lr 0.01; code: 0.1", "of the learning rates of B and S")
+    score: str = hparam("max", "paper; code: sum", "of the binary classifiers' outputs, ranks target images in stage 1b")
+    stage1_backbone: str = hparam("trained", "paper; code: frozen", "whether stage 1 trains the backbone")
+    stage_1a: float = hparam(500 / 2800, "code: 500 iterations", "share of the run for stage 1a")
+    stage_1b: float = hparam(400 / 2800, "code: 400 iterations", "share for stage 1b")
+    stage_2b: float = hparam(400 / 2800, "code: 400 iterations", "share for stage 2b; stage 2a is the rest")
+    rounds: int = hparam(1, "code", "how often the four stages are gone through")
+    trade_off: float = hparam(0.3, "code", "weight of the adversarial loss")
+    entropy_weight: float = hparam(0.1, "code", "weight of the target's weighted entropy")
+    unknown_weight: float = hparam(0.3, "code", "weight of the unknown class's cross entropy in stage 2b")
+    grl_gamma: float = hparam(3.8, "code: 10, max 10000, two counts in each of 1900 iterations", "speed of reversal in stage 2")
+    bottleneck: int = hparam(256, "code", "width of z and of the hidden layers of B_k and S")
+    hidden: int = hparam(1024, "code", "width of the discriminator's hidden layers")
+    lr_mult: float = hparam(1.0, "DANCE: lr 0.01; code: 0.05 (1900 iterations)", "of the learning rates of G, C and D")
+    separator_lr_mult: float = hparam(1.0, "DANCE: lr 0.01; code: 0.1", "of the learning rates of B and S")
 
     def __post_init__(self) -> None:
         for name, allowed in (("score", ("max", "sum")), ("stage1_backbone", ("trained", "frozen"))):

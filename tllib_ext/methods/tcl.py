@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from tllib_ext.distributed import pooled_mean
 from tllib_ext.errors import UserError
-from tllib_ext.methods.base import Batch, Hparams, Method, Prediction, hp
+from tllib_ext.methods.base import Batch, Hparams, Method, Prediction, hparam
 from tllib_ext.methods.context import Context
 from tllib_ext.methods.rules import EntropyRule
 from tllib_ext.modules.adversarial import DomainDiscriminator, domain_loss, entropy, gradient_reverse, grl_coefficient
@@ -52,20 +52,22 @@ def curriculum(ce: Tensor, d: Tensor, mu: float, tau_y: float, tau_d: float) -> 
 class TclHparams(Hparams):
     """Defaults are the authors' code on the DANCE family's learning rate and with a trained backbone."""
 
-    mu: float = hp(0.1, "code", "weight of transferability beside easiness")
-    tau_y: float = hp(0.3, "code", "a sample of this probability, and of tau_d, is just easy enough")
-    tau_d: float = hp(0.5, "code", "see tau_y")
-    trade_off: float = hp(1.0, "code", "weight of the adversarial loss")
-    entropy_weight: float = hp(0.1, "code", "weight of the target's entropy")
-    warmup: float = hp(0.15, "code: 3000 of 20000 iterations", "share of the run with all samples")
-    grl_gamma: float = hp(20.0, "code: 10, max 10000, of 20000 iterations", "speed of the reversal's growth over the run")
-    freeze: bool = hp(False, "code: true; for comparability: false", "keep the backbone as it is, in evaluation mode")
-    init: str = hp("default", "code: normal; torch's learns within shorter runs", "default, or normal: the code's small weights")
-    bottleneck: int = hp(256, "code", "width of z")
-    hidden: int = hp(1024, "code", "width of the discriminator's hidden layers")
-    lr_mult: float = hp(1.0, "DANCE: lr 0.01; code: 0.3 (20000 iterations)", "of every learning rate")
-    unknown_rule: str = hp("entropy", "DANCE, GLC", "entropy or confidence")
-    unknown_threshold: Optional[float] = hp(None, "customary", "share of log K (default 0.5), or least confidence (0.5)")
+    mu: float = hparam(0.1, "code", "weight of transferability beside easiness")
+    tau_y: float = hparam(0.3, "code", "a sample of this probability, and of tau_d, is just easy enough")
+    tau_d: float = hparam(0.5, "code", "see tau_y")
+    trade_off: float = hparam(1.0, "code", "weight of the adversarial loss")
+    entropy_weight: float = hparam(0.1, "code", "weight of the target's entropy")
+    warmup: float = hparam(0.15, "code: 3000 of 20000 iterations", "share of the run with all samples")
+    grl_gamma: float = hparam(20.0, "code: 10, max 10000, of 20000 iterations", "speed of the reversal's growth over the run")
+    freeze: bool = hparam(False, "code: true; for comparability: false", "keep the backbone as it is, in evaluation mode")
+    init: str = hparam(
+        "default", "code: normal; torch's learns within shorter runs", "default, or normal: the code's small weights"
+    )
+    bottleneck: int = hparam(256, "code", "width of z")
+    hidden: int = hparam(1024, "code", "width of the discriminator's hidden layers")
+    lr_mult: float = hparam(1.0, "DANCE: lr 0.01; code: 0.3 (20000 iterations)", "of every learning rate")
+    unknown_rule: str = hparam("entropy", "DANCE, GLC", "entropy or confidence")
+    unknown_threshold: Optional[float] = hparam(None, "customary", "share of log K (default 0.5), or least confidence (0.5)")
 
     def __post_init__(self) -> None:
         if self.init not in ("default", "normal"):

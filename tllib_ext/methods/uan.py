@@ -23,7 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tllib_ext.distributed import gather_rows, pooled_mean
-from tllib_ext.methods.base import Batch, Hparams, Method, Prediction, hp
+from tllib_ext.methods.base import Batch, Hparams, Method, Prediction, hparam
 from tllib_ext.methods.context import Context
 from tllib_ext.modules.adversarial import DomainDiscriminator, domain_loss, entropy, gradient_reverse, grl_coefficient
 from tllib_ext.split import LabelSplit
@@ -54,14 +54,16 @@ def scale_weights(w: Tensor, eps: float = 1e-6) -> Tensor:
 class UanHparams(Hparams):
     """Defaults are the authors' code without its double softmax, on the DANCE family's learning rate."""
 
-    w_0: float = hp(-0.5, "paper, code", "a target sample with w_t below it is unknown")
-    source_temperature: float = hp(10.0, "code", "of the softmax in w_s; 1 in w_t")
-    trade_off: float = hp(1.0, "paper, code", "weight of the adversarial loss")
-    double_softmax: bool = hp(False, "code: true", "cross entropy of softmax outputs taken for logits")
-    grl_gamma: float = hp(40.0, "code: 10, max 10000, two counts in each of 20000 iterations", "speed of the reversal's growth")
-    bottleneck: int = hp(256, "code", "width of z")
-    hidden: int = hp(1024, "code", "width of the discriminators' hidden layers")
-    lr_mult: float = hp(1.0, "DANCE and code on OfficeHome: lr 0.01; code on Office, VisDA: 0.1", "of every learning rate")
+    w_0: float = hparam(-0.5, "paper, code", "a target sample with w_t below it is unknown")
+    source_temperature: float = hparam(10.0, "code", "of the softmax in w_s; 1 in w_t")
+    trade_off: float = hparam(1.0, "paper, code", "weight of the adversarial loss")
+    double_softmax: bool = hparam(False, "code: true", "cross entropy of softmax outputs taken for logits")
+    grl_gamma: float = hparam(
+        40.0, "code: 10, max 10000, two counts in each of 20000 iterations", "speed of the reversal's growth"
+    )
+    bottleneck: int = hparam(256, "code", "width of z")
+    hidden: int = hparam(1024, "code", "width of the discriminators' hidden layers")
+    lr_mult: float = hparam(1.0, "DANCE and code on OfficeHome: lr 0.01; code on Office, VisDA: 0.1", "of every learning rate")
 
 
 class Uan(Method):

@@ -60,9 +60,7 @@ class Heads(nn.Module):
         [torch.Size([5, 3]), torch.Size([5, 3])]
     """
 
-    def __init__(
-        self, in_features: int, num_classes: int, num_heads: int = 2, kind: str = "cosine", temperature: float = 0.05
-    ):
+    def __init__(self, in_features: int, num_classes: int, num_heads: int = 2, kind: str = "cosine", temperature: float = 0.05):
         super().__init__()
         build = {
             "cosine": lambda: CosineHead(in_features, num_classes, temperature),

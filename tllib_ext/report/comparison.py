@@ -5,7 +5,7 @@ import html
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence
 
-from tllib_ext.io import whole_file, write_json, write_text
+from tllib_ext.io import atomic_path, write_json, write_text
 from tllib_ext.report.tables import Table, to_csv, to_html, to_latex, to_markdown
 
 __all__ = ["write_comparison"]
@@ -47,7 +47,7 @@ def write_comparison(
     write_json(paths[3], {"command": command, "notes": list(notes), "records": list(records)})
     for stem, data in figures.items():
         paths.append(folder / f"{stem}.png")
-        with whole_file(paths[-1]) as draft:
+        with atomic_path(paths[-1]) as draft:
             draft.write_bytes(data)
     write_text(paths[4], _page(title, tables, figures, notes, command))
     return paths

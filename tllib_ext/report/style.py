@@ -8,7 +8,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from tllib_ext.errors import printable
-from tllib_ext.io import whole_file
+from tllib_ext.io import atomic_path
 
 __all__ = ["BLUE", "GREEN", "GREY", "ORANGE", "PURPLE", "SKY", "VERMILLION", "figure", "finish", "plain", "safe_text", "save"]
 
@@ -66,6 +66,6 @@ def plain(text: Any, limit: int = 0) -> str:
 
 def save(fig: Figure, file: Union[str, Path]) -> None:
     """Write a PNG whole."""
-    with warnings.catch_warnings(), whole_file(file) as draft:
+    with warnings.catch_warnings(), atomic_path(file) as draft:
         warnings.filterwarnings("ignore", message="Glyph .* missing")  # a name in a script that the font lacks
         fig.savefig(draft, format="png")

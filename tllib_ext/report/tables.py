@@ -13,7 +13,7 @@ import statistics
 from dataclasses import dataclass, field
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
-from tllib_ext.io import guard
+from tllib_ext.io import escape_formula
 
 __all__ = ["Stat", "stat", "Entry", "Table", "make_table", "to_text", "to_markdown", "to_latex", "to_html", "to_csv"]
 
@@ -243,7 +243,16 @@ def to_csv(tables: Sequence[Table]) -> str:
                 found, paper = table.stats.get((row, column)), table.paper.get((row, column))
                 numbers: List[Any] = ["", "", 0] if found is None else [_percent(found.mean), _percent(found.std), found.n]
                 gap = "" if found is None or paper is None else f"{100 * found.mean - paper:.4f}"
-                writer.writerow([guard(table.title), guard(row), guard(column), *numbers, "" if paper is None else paper, gap])
+                writer.writerow(
+                    [
+                        escape_formula(table.title),
+                        escape_formula(row),
+                        escape_formula(column),
+                        *numbers,
+                        "" if paper is None else paper,
+                        gap,
+                    ]
+                )
     return buffer.getvalue()
 
 

@@ -35,14 +35,14 @@ from tllib_ext.vision.datasets.universal import UniversalView
 from tllib_ext.vision.models.backbones import build_backbone
 from tllib_ext.vision.transforms import Augment
 
-__all__ = ["Parts", "build", "make_deterministic", "method_class", "method_options", "parse_hparams", "pick_device"]
+__all__ = ["RunParts", "build", "make_deterministic", "method_class", "method_options", "parse_hparams", "pick_device"]
 
 #: ``--cache auto`` keeps decoded images in memory below the first size, on disk below the second.
 RAM_LIMIT, DISK_LIMIT = 1 << 30, 16 << 30
 
 
 @dataclass
-class Parts:
+class RunParts:
     """Everything a run needs, built and checked; ``args`` has every default filled in."""
 
     args: argparse.Namespace
@@ -137,7 +137,7 @@ def parse_hparams(cls: Any, preset: Optional[str], options: Dict[str, Any]) -> A
     return cls.Hparams.parse({**cls.presets[preset], **options})
 
 
-def build(args: argparse.Namespace) -> Parts:
+def build(args: argparse.Namespace) -> RunParts:
     """Open the data, draw the noise, build the networks; every error in the flags shows here, before any file."""
     cls = method_class(args.method)
     hparams = parse_hparams(cls, args.preset, method_options(args))
@@ -162,7 +162,7 @@ def build(args: argparse.Namespace) -> Parts:
         suit_cpu(method.backbone)
     if args.compile:
         compile_network(method.backbone, device, tqdm.write if rank() == 0 else str)
-    return Parts(args, data, noisy, source, target, method, frozen, device)
+    return RunParts(args, data, noisy, source, target, method, frozen, device)
 
 
 def _screen(args: argparse.Namespace, data: Data) -> None:
@@ -204,9 +204,7 @@ def _fill_defaults(args: argparse.Namespace, data: Data) -> None:
         args.weights = "none" if args.scratch else args.weights
 
 
-def _inputs(
-    args: argparse.Namespace, data: Data, noisy: NoisyLabels, target_view: UniversalView, device: torch.device
-) -> Any:
+def _inputs(args: argparse.Namespace, data: Data, noisy: NoisyLabels, target_view: UniversalView, device: torch.device) -> Any:
     if data.is_features:
         source, target = Domain(noisy, device, show_labels=True), Domain(target_view, device)
         return source, target, FeatureBottleneck(_width(source), args.bottleneck, args.bottleneck_norm), None

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from tllib_ext.errors import UserError
-from tllib_ext.io import whole_file
+from tllib_ext.io import atomic_path
 from tllib_ext.methods.base import Method
 
 __all__ = ["save_checkpoint", "load_checkpoint", "save_model", "load_model", "load_method"]
@@ -25,10 +25,10 @@ def save_checkpoint(folder: Path, state: Dict[str, Any], keep: int = 1, name: st
     # Through memory: torch's own writer turns a full disk into an error without a name.
     buffer = io.BytesIO()
     torch.save({"format": FORMAT, **state}, buffer)
-    with whole_file(folder / f"{name}.pt") as draft:
+    with atomic_path(folder / f"{name}.pt") as draft:
         draft.write_bytes(buffer.getbuffer())
     if keep > 1 and name == "last":
-        with whole_file(folder / f"step_{state['step']:08d}.pt") as draft:
+        with atomic_path(folder / f"step_{state['step']:08d}.pt") as draft:
             draft.write_bytes(buffer.getbuffer())
         for old in sorted(folder.glob("step_*.pt"))[:-keep]:
             old.unlink()
@@ -59,7 +59,7 @@ def save_model(file: Path, method: Method, frozen: Optional[nn.Module], metadata
     tensors = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
     # Through memory: the library's own writer turns a full disk into an error of its own, with no file's name.
     data = save(tensors, {"tllib_ext": json.dumps({"format": FORMAT, **metadata})})
-    with whole_file(file) as draft:
+    with atomic_path(file) as draft:
         draft.write_bytes(data)
 
 

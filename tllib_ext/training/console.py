@@ -8,7 +8,7 @@ from typing import Any, Dict, Optional
 from prettytable import PrettyTable
 
 from tllib_ext.distributed import world_size
-from tllib_ext.training.build import Parts, method_class, method_options, parse_hparams
+from tllib_ext.training.build import RunParts, method_class, method_options, parse_hparams
 
 __all__ = ["hparams_table", "head", "progress_line", "tail"]
 
@@ -23,7 +23,7 @@ def hparams_table(args: argparse.Namespace) -> str:
     return table.get_string()
 
 
-def head(parts: Parts, folder: Path) -> str:
+def head(parts: RunParts, folder: Path) -> str:
     """What is about to be trained on what."""
     args, noisy = parts.args, parts.noisy
     matrix = noisy.realised_transition

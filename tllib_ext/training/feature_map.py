@@ -11,6 +11,7 @@ from tllib_ext.training.domain import Domain
 
 __all__ = ["Subset", "choose", "groups_of", "tsne"]
 
+
 class Subset:
     """Some samples of a domain, with what :func:`~tllib_ext.training.predict.over_domain` needs.
 

@@ -92,12 +92,12 @@ def fit(
     disable = None if progress is None else not progress
     # torch.manual_seed also collects a stack trace for every kind of device that is absent: a tenth of a small step.
     on_cpu = all(p.device.type == "cpu" for p in method.parameters())
-    plant = torch.default_generator.manual_seed if on_cpu else torch.manual_seed
+    set_seed = torch.default_generator.manual_seed if on_cpu else torch.manual_seed
     with tqdm(total=steps.stop, initial=steps.start, unit="step", disable=disable, dynamic_ncols=True) as bar:
         for step, batch_s, batch_t in zip(steps, source, target):
             play.begin(step)
             undo = Undo(method, play) if play.check_at_once else None
-            plant((seed * 1_000_003 + step) * 64 + rank() % 64)
+            set_seed((seed * 1_000_003 + step) * 64 + rank() % 64)
             try:
                 with autocast():
                     values = method.update(batch_s, batch_t, step, play)
@@ -117,4 +117,4 @@ def fit(
                     bar.set_postfix({name: f"{value:.3f}" for name, value in shown.read().items()}, refresh=False)
             if after_step is not None:
                 after_step(step + 1)
-    play.settle()
+    play.check_pending()

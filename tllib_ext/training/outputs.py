@@ -11,12 +11,12 @@ from tllib_ext.evaluation.suspects_file import write_suspects
 from tllib_ext.io import write_json
 from tllib_ext.labels.audit import audit_labels, audit_quality
 from tllib_ext.labels.cached import estimate_once
-from tllib_ext.training.build import Parts
+from tllib_ext.training.build import RunParts
 from tllib_ext.training.feature_map import Subset, choose, groups_of, tsne
 from tllib_ext.training.predict import over_domain
 from tllib_ext.vision.datasets.noisy import write_transition
 
-__all__ = ["Findings", "gather", "write_findings"]
+__all__ = ["RunOutputs", "compute_outputs", "write_outputs"]
 
 #: points of the t-SNE map: more take longer and show less.
 MAP_POINTS = 800
@@ -25,7 +25,7 @@ LABEL_MODEL_LIMIT = 20_000
 
 
 @dataclass
-class Findings:
+class RunOutputs:
     """What the files need of a trained method; the same in every process."""
 
     audit: Any
@@ -35,11 +35,11 @@ class Findings:
     features: Optional[np.ndarray]
 
 
-def gather(parts: Parts, with_map: bool = True) -> Findings:
+def compute_outputs(parts: RunParts, with_map: bool = True) -> RunOutputs:
     """Ask the trained method what the files need; every process takes part and gets the whole answer.
 
     Args:
-        parts (Parts): the run, after training
+        parts (RunParts): the run, after training
         with_map (bool): also features of some samples, for the t-SNE map
     """
     method, seed = parts.method, parts.args.seed
@@ -57,10 +57,10 @@ def gather(parts: Parts, with_map: bool = True) -> Findings:
         rows = [over_domain(lambda x: (method.backbone(x),), method, Subset(domain, index), 64)[0]
                 for domain, index in zip((parts.source, parts.target), chosen)]  # fmt: skip
         features = np.concatenate(rows)
-    return Findings(audit, fallback, *chosen, features)
+    return RunOutputs(audit, fallback, *chosen, features)
 
 
-def write_findings(parts: Parts, folder: Path, findings: Findings) -> Dict[str, Any]:
+def write_outputs(parts: RunParts, folder: Path, outputs: RunOutputs) -> Dict[str, Any]:
     """Write ``suspects.csv``, ``pred_probs.npy``, ``labels.npy``, ``label_model.json``, ``transition.csv`` and ``tsne.csv``.
 
     Returns:
@@ -70,7 +70,7 @@ def write_findings(parts: Parts, folder: Path, findings: Findings) -> Dict[str, 
     clean = None if parts.args.noise == "none" else noisy.clean_targets
     model = _label_model(parts)
     posterior = None if model is None else model.responsibilities
-    audit = audit_labels(findings.audit, noisy.targets, posterior, findings.fallback)
+    audit = audit_labels(outputs.audit, noisy.targets, posterior, outputs.fallback)
     write_suspects(folder / "suspects.csv", noisy.paths, noisy.targets, audit, split, clean)
     results: Dict[str, Any] = {} if clean is None else audit_quality(audit, noisy.targets, clean)
     if model is not None:
@@ -79,15 +79,15 @@ def write_findings(parts: Parts, folder: Path, findings: Findings) -> Dict[str, 
         facts = {key: getattr(model, key) for key in keys}
         write_json(folder / "label_model.json", {**facts, "transition": model.transition.tolist()})
         write_transition(folder / "transition.csv", model.transition, split.source_classes)
-    if findings.features is not None:
-        group = groups_of(len(findings.source_index), parts.target.view.targets, findings.target_index, split.unknown)
-        points = tsne(findings.features, parts.args.seed)
-        index = np.r_[findings.source_index, findings.target_index]
+    if outputs.features is not None:
+        group = groups_of(len(outputs.source_index), parts.target.view.targets, outputs.target_index, split.unknown)
+        points = tsne(outputs.features, parts.args.seed)
+        index = np.r_[outputs.source_index, outputs.target_index]
         write_feature_map(folder / "tsne.csv", FeatureMap(group, index, points[:, 0], points[:, 1]))
     return results
 
 
-def _label_model(parts: Parts) -> Any:
+def _label_model(parts: RunParts) -> Any:
     """The method's own estimate, or a new one where the inputs are features that training did not touch."""
     known = getattr(parts.method, "label_model", None)
     if known is not None or parts.source.features is None or len(parts.noisy) > LABEL_MODEL_LIMIT:

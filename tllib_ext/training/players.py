@@ -64,7 +64,7 @@ class Players:
         #: look at every loss before stepping, even where that means waiting for the device
         self.check_at_once = False
         self._suspended: List[Tuple[int, Tuple[str, ...], Tensor]] = []
-        self._collected: Optional[Tuple[Dict[str, Tensor], Sequence[Optional[Tensor]]]] = None
+        self._accumulated: Optional[Tuple[Dict[str, Tensor], Sequence[Optional[Tensor]]]] = None
         self.optimisers: Dict[str, torch.optim.SGD] = {}
         for name, player in groups.items():
             player = [dict(group, params=list(group["params"]), lr_mult=group.get("lr_mult", 1.0)) for group in player]
@@ -79,17 +79,17 @@ class Players:
 
     def begin(self, step: int) -> None:
         """Set every learning rate for iteration ``step`` (0, 1, …)."""
-        self.step, self._collected = step, None
+        self.step, self._accumulated = step, None
         factor = self.lr * self.schedule(step / self.total_steps)
         for optimiser in self.optimisers.values():
             for group in optimiser.param_groups:
                 group["lr"] = factor * group["lr_mult"]
 
-    def collect(self, terms: Mapping[str, Tensor], *names: str) -> None:
+    def accumulate(self, terms: Mapping[str, Tensor], *names: str) -> None:
         """A first part of the next :meth:`descend` of the same players: back-propagated at once, so that its graph is
         gone before the other part's is built."""
         values = {name: value.detach() for name, value in terms.items()}
-        self._collected = values, self._gradients(_total(terms), self._params(names))
+        self._accumulated = values, self._gradients(_total(terms), self._params(names))
 
     def _params(self, names: Sequence[str]) -> List[Tensor]:
         groups = [group for name in names for group in self.optimisers[name].param_groups]
@@ -106,7 +106,7 @@ class Players:
             the detached sum, with what was collected
         """
         chosen, params = [self.optimisers[name] for name in names], self._params(names)
-        (first, grads), self._collected = self._collected or ({}, None), None
+        (first, grads), self._accumulated = self._accumulated or ({}, None), None
         self._check_finite({**first, **terms})
         if terms:
             rest = self._gradients(_total(terms), params)
@@ -131,7 +131,7 @@ class Players:
             p.grad = None
         return _total({name: value.detach() for name, value in terms.items()})
 
-    def decide(self, flag: Tensor) -> Callable[[], bool]:
+    def read_flag(self, flag: Tensor) -> Callable[[], bool]:
         """Start copying a device flag to the host; the returned function waits for it only when called."""
         if flag.device.type != "cuda":
             return lambda: bool(flag)
@@ -148,11 +148,11 @@ class Players:
         if values.device.type == "cuda" and not self.check_at_once:
             self._suspended.append((self.step, tuple(terms), values))
             if len(self._suspended) >= self.CHECK_EVERY:
-                self.settle()
+                self.check_pending()
         else:
             _raise_non_finite(self.step, tuple(terms), values)
 
-    def settle(self) -> None:
+    def check_pending(self) -> None:
         """Look at the losses whose check was put off so as not to wait for the device."""
         pending, self._suspended = self._suspended, []
         for step, names, values in pending:

@@ -11,15 +11,15 @@ from tqdm import tqdm
 from tllib_ext.distributed import gather_objects, mean_numbers, rank, world_size
 from tllib_ext.errors import NonFiniteLoss, StopRequested, UserError, printable
 from tllib_ext.evaluation.files import write_predictions
-from tllib_ext.io import remove_drafts
+from tllib_ext.io import remove_temporary_files
 from tllib_ext.methods.context import Context
 from tllib_ext.methods.loss_history import LossHistory
-from tllib_ext.training.build import Parts
+from tllib_ext.training.build import RunParts
 from tllib_ext.training.checkpoint import load_checkpoint, save_checkpoint, save_model
 from tllib_ext.training.console import head, progress_line, tail
 from tllib_ext.training.domain import Steps
 from tllib_ext.training.fit import Meter, fit
-from tllib_ext.training.outputs import gather, write_findings
+from tllib_ext.training.outputs import compute_outputs, write_outputs
 from tllib_ext.training.players import Players
 from tllib_ext.training.precision import Precision
 from tllib_ext.training.predict import features_of, predict_domain, report_on
@@ -48,11 +48,11 @@ def run_folder(args: argparse.Namespace) -> Path:
     return folder
 
 
-def train(parts: Parts, write_report: Optional[Callable[[Path], Any]] = None) -> Dict[str, Any]:
+def train(parts: RunParts, write_report: Optional[Callable[[Path], Any]] = None) -> Dict[str, Any]:
     """Train, evaluate, write the run folder; returns ``results.json``.
 
     Args:
-        parts (Parts): the run, built and checked
+        parts (RunParts): the run, built and checked
         write_report (callable, optional): makes plots and page from the finished folder
 
     An unfinished run of the same settings in the folder goes on where its last checkpoint stands.
@@ -62,7 +62,7 @@ def train(parts: Parts, write_report: Optional[Callable[[Path], Any]] = None) ->
     lock = Lock(folder) if rank() == 0 else None
     try:
         if lock is not None:
-            remove_drafts(folder)
+            remove_temporary_files(folder)
         with Stopper() as stopper:
             return _Training(parts, folder, stopper, write_report).run()
     finally:
@@ -74,9 +74,7 @@ def train(parts: Parts, write_report: Optional[Callable[[Path], Any]] = None) ->
 class _Training:
     """The state that lives for one call of :func:`train`."""
 
-    def __init__(
-        self, parts: Parts, folder: Path, stopper: Stopper, write_report: Optional[Callable[[Path], Any]] = None
-    ):
+    def __init__(self, parts: RunParts, folder: Path, stopper: Stopper, write_report: Optional[Callable[[Path], Any]] = None):
         self.write_report = write_report
         args, method = parts.args, parts.method
         self.parts, self.args, self.method, self.folder, self.stopper = parts, args, method, folder, stopper
@@ -155,10 +153,10 @@ class _Training:
             self.nonfinite)  # fmt: skip
         # The first process's: another one could read the recorded lines before they are written.
         results = gather_objects(self.results() if rank() == 0 else None)[0]
-        findings = gather(parts, with_map=not args.no_report)
+        outputs = compute_outputs(parts, with_map=not args.no_report)
         if rank() == 0:
             _write_outputs(parts, self.folder, self.last)
-            results.update(write_findings(parts, self.folder, findings))
+            results.update(write_outputs(parts, self.folder, outputs))
         self.recorder.finish(results)
         if rank() == 0 and not args.no_report and self.write_report is not None:
             self.write_report(self.folder)
@@ -174,7 +172,7 @@ class _Training:
         args = self.args
         stop, late = self.agreed(done)
         if done % args.checkpoint_every == 0 or done == args.steps or stop or late:
-            self.settle()
+            self.check_pending()
             self.save(done)
         if stop:
             raise StopRequested(stop, f"stopped after step {done}, saved in {self.folder}; the same command goes on from there")
@@ -191,10 +189,10 @@ class _Training:
         said = gather_objects((self.stopper.signal or 0, late))
         return max(number for number, _ in said) or None, any(late for _, late in said)
 
-    def settle(self) -> None:
+    def check_pending(self) -> None:
         """Look at losses whose check was put off: a checkpoint of NaN must not take the place of a good one."""
         try:
-            self.play.settle()
+            self.play.check_pending()
         except NonFiniteLoss as error:
             self.nonfinite(error)
 
@@ -216,7 +214,7 @@ class _Training:
         """One evaluation of the whole target."""
         prediction = predict_domain(self.method, self.parts.target)
         if not all(np.isfinite(values).all() for values in (prediction.probs, prediction.score)):
-            self.settle()
+            self.check_pending()
             raise NonFiniteLoss("score of the target images", done)
         report = report_on(prediction, self.method, self.parts.target)
         record = {"step": done, **{f"train_{name}": value for name, value in mean_numbers(self.meter.read()).items()}}
@@ -248,7 +246,7 @@ class _Training:
         return results
 
 
-def _context(parts: Parts, say: Callable[[str], None]) -> Context:
+def _context(parts: RunParts, say: Callable[[str], None]) -> Context:
     return Context(
         steps=parts.args.steps,
         num_source=len(parts.source),
@@ -264,7 +262,7 @@ def _context(parts: Parts, say: Callable[[str], None]) -> Context:
     )
 
 
-def _write_outputs(parts: Parts, folder: Path, last: Dict[str, Any]) -> None:
+def _write_outputs(parts: RunParts, folder: Path, last: Dict[str, Any]) -> None:
     view = parts.target.view
     save_model(folder / "model.safetensors", parts.method, parts.frozen, parts.about_model())
     write_predictions(

@@ -19,7 +19,7 @@ from tllib_ext.compat import tllib
 from tllib_ext.distributed import pooled_mean
 from tllib_ext.errors import UserError, closest
 from tllib_ext.methods import TLLIB_METHODS
-from tllib_ext.methods.base import Batch, Hparams, Method, Prediction, hp
+from tllib_ext.methods.base import Batch, Hparams, Method, Prediction, hparam
 from tllib_ext.methods.context import Context
 from tllib_ext.methods.rules import EntropyRule
 from tllib_ext.split import LabelSplit
@@ -44,10 +44,10 @@ def build_class(name: str) -> Type["TllibMethod"]:
 class TllibHparams(Hparams):
     """What all of them have; defaults of single methods differ, see their classes."""
 
-    trade_off: float = hp(1.0, "tllib's script", "weight of the transfer loss")
-    bottleneck: int = hp(256, "tllib's script", "width of the classifier's bottleneck")
-    unknown_rule: str = hp("entropy", "DANCE, GLC", "entropy or confidence")
-    unknown_threshold: Optional[float] = hp(None, "customary", "share of log K (default 0.5), or least confidence (0.5)")
+    trade_off: float = hparam(1.0, "tllib's script", "weight of the transfer loss")
+    bottleneck: int = hparam(256, "tllib's script", "width of the classifier's bottleneck")
+    unknown_rule: str = hparam("entropy", "DANCE, GLC", "entropy or confidence")
+    unknown_threshold: Optional[float] = hparam(None, "customary", "share of log K (default 0.5), or least confidence (0.5)")
 
 
 class _NoBackbone(nn.Identity):

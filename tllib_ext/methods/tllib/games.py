@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from tllib_ext.compat import tllib
 from tllib_ext.distributed import gather_rows, pooled_mean
-from tllib_ext.methods.base import Batch, Prediction, hp
+from tllib_ext.methods.base import Batch, Prediction, hparam
 from tllib_ext.methods.context import Context
 from tllib_ext.methods.tllib.builtin import Terms, TllibHparams, TllibMethod
 from tllib_ext.methods.tllib.losses import AdversarialHparams, TllibDann
@@ -24,9 +24,9 @@ __all__ = ["TllibMcd", "TllibOsbp", "TllibPada", "TllibIwan"]
 class McdHparams(TllibHparams):
     """Of MCD."""
 
-    bottleneck: int = hp(1024, "tllib's script", "width of the heads' hidden layers")
-    trade_off_entropy: float = hp(0.01, "tllib's script", "weight of the class balance on the target")
-    num_k: int = hp(4, "tllib's script", "repeats of Step C")
+    bottleneck: int = hparam(1024, "tllib's script", "width of the heads' hidden layers")
+    trade_off_entropy: float = hparam(0.01, "tllib's script", "weight of the class balance on the target")
+    num_k: int = hparam(4, "tllib's script", "repeats of Step C")
 
 
 class TllibMcd(TllibMethod):
@@ -81,7 +81,7 @@ class TllibMcd(TllibMethod):
 class OsbpHparams(TllibHparams):
     """Of OSBP."""
 
-    t: float = hp(0.5, "tllib's script", "the probability of unknown that the classifier aims at on the target")
+    t: float = hparam(0.5, "tllib's script", "the probability of unknown that the classifier aims at on the target")
 
 
 class TllibOsbp(TllibMethod):
@@ -113,8 +113,8 @@ class TllibOsbp(TllibMethod):
 class PadaHparams(AdversarialHparams):
     """Of PADA."""
 
-    update_share: float = hp(0.025, "tllib's script: every 500 of 20000 steps", "share of the run between class weights")
-    temperature: float = hp(0.1, "tllib's script", "of the probabilities that the class weights are means of")
+    update_share: float = hparam(0.025, "tllib's script: every 500 of 20000 steps", "share of the run between class weights")
+    temperature: float = hparam(0.1, "tllib's script", "of the probabilities that the class weights are means of")
 
 
 class TllibPada(TllibDann):
@@ -161,9 +161,11 @@ class TllibPada(TllibDann):
 class IwanHparams(AdversarialHparams):
     """Of IWAN."""
 
-    trade_off: float = hp(3.0, "tllib's script", "weight of the weighted adversarial loss, and 1.5 times that of the first one")
-    trade_off_entropy: float = hp(0.1, "tllib's script: gamma", "weight of the target's entropy")
-    grl_gamma: float = hp(10.0, "tllib's script: 10000 iterations in units of 1000", "speed of the reversal's growth")
+    trade_off: float = hparam(
+        3.0, "tllib's script", "weight of the weighted adversarial loss, and 1.5 times that of the first one"
+    )
+    trade_off_entropy: float = hparam(0.1, "tllib's script: gamma", "weight of the target's entropy")
+    grl_gamma: float = hparam(10.0, "tllib's script: 10000 iterations in units of 1000", "speed of the reversal's growth")
 
 
 class TllibIwan(TllibMethod):

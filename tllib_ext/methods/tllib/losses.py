@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from tllib_ext.compat import tllib
-from tllib_ext.methods.base import hp
+from tllib_ext.methods.base import hparam
 from tllib_ext.methods.tllib.builtin import Terms, TllibHparams, TllibMethod
 
 __all__ = ["TllibDann", "TllibCdan", "TllibMdd", "TllibDan", "TllibJan", "TllibAfn", "TllibMcc", "AdversarialHparams"]
@@ -19,7 +19,7 @@ __all__ = ["TllibDann", "TllibCdan", "TllibMdd", "TllibDan", "TllibJan", "TllibA
 class AdversarialHparams(TllibHparams):
     """Of the methods with a gradient reversal."""
 
-    grl_gamma: float = hp(20.0, "tllib's script: 20000 iterations in units of 1000", "speed of the reversal's growth")
+    grl_gamma: float = hparam(20.0, "tllib's script: 20000 iterations in units of 1000", "speed of the reversal's growth")
 
 
 class TllibDann(TllibMethod):
@@ -39,7 +39,7 @@ class TllibDann(TllibMethod):
 class CdanHparams(AdversarialHparams):
     """Of CDAN."""
 
-    entropy: bool = hp(False, "tllib's script", "weigh samples by their certainty (CDAN+E)")
+    entropy: bool = hparam(False, "tllib's script", "weigh samples by their certainty (CDAN+E)")
 
 
 class TllibCdan(TllibMethod):
@@ -61,8 +61,8 @@ class TllibCdan(TllibMethod):
 class MddHparams(AdversarialHparams):
     """Of MDD."""
 
-    bottleneck: int = hp(1024, "tllib's script", "width of the bottleneck and of both heads")
-    margin: float = hp(4.0, "tllib's script", "gamma of the margin disparity")
+    bottleneck: int = hparam(1024, "tllib's script", "width of the bottleneck and of both heads")
+    margin: float = hparam(4.0, "tllib's script", "gamma of the margin disparity")
 
 
 class TllibMdd(TllibMethod):
@@ -112,10 +112,10 @@ class TllibJan(TllibMethod):
 class AfnHparams(TllibHparams):
     """Of AFN."""
 
-    trade_off: float = hp(0.05, "tllib's script", "weight of the norm loss")
-    bottleneck: int = hp(1000, "tllib's script", "width of the classifier's bottleneck")
-    delta: float = hp(1.0, "tllib's script", "by how much a step should enlarge the features' norm")
-    trade_off_entropy: float = hp(0.1, "tllib's script for Office-31", "weight of the target's entropy")
+    trade_off: float = hparam(0.05, "tllib's script", "weight of the norm loss")
+    bottleneck: int = hparam(1000, "tllib's script", "width of the classifier's bottleneck")
+    delta: float = hparam(1.0, "tllib's script", "by how much a step should enlarge the features' norm")
+    trade_off_entropy: float = hparam(0.1, "tllib's script for Office-31", "weight of the target's entropy")
 
 
 class TllibAfn(TllibMethod):
@@ -138,7 +138,7 @@ class TllibAfn(TllibMethod):
 class MccHparams(TllibHparams):
     """Of MCC."""
 
-    temperature: float = hp(2.5, "tllib's script", "of the class confusion")
+    temperature: float = hparam(2.5, "tllib's script", "of the class confusion")
 
 
 class TllibMcc(TllibMethod):

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from tqdm import tqdm
 
-from tllib_ext.io import locked, whole_file, write_text
+from tllib_ext.io import atomic_path, locked, write_text
 
 __all__ = ["state_digest", "files_digest", "in_threads", "read_cached", "write_cached"]
 
@@ -114,5 +114,5 @@ def read_cached(folder: Path, key: str) -> Optional[np.ndarray]:
 def write_cached(folder: Path, key: str, array: np.ndarray) -> None:
     """Store an array under ``key``."""
     folder.mkdir(parents=True, exist_ok=True)
-    with whole_file(_file(folder, key)) as draft, open(draft, "wb") as stream:
+    with atomic_path(_file(folder, key)) as draft, open(draft, "wb") as stream:
         np.save(stream, array)

@@ -127,8 +127,15 @@ def _field(rng: RandomState, cells: int) -> Image.Image:
     return grid.resize((FINE, FINE), Image.Resampling.BICUBIC)
 
 
-def _place(mask: Image.Image, rng: RandomState, scale: Tuple[float, float], shift: float, angle: float, shear: float,
-           perspective: float = 0.0) -> Image.Image:
+def _place(
+    mask: Image.Image,
+    rng: RandomState,
+    scale: Tuple[float, float],
+    shift: float,
+    angle: float,
+    shear: float,
+    perspective: float = 0.0,
+) -> Image.Image:
     """Warp a mask onto the fine canvas: size, place, turn, slant, and a plane seen from the side."""
     turn, size = np.deg2rad(_uniform(rng, -angle, angle)), _uniform(rng, *scale)
     slant = np.array([[1.0, _uniform(rng, -shear, shear)], [0.0, 1.0]])

@@ -11,7 +11,7 @@ from typing import Any, List, Optional, Sequence, Tuple, Union
 import numpy as np
 
 from tllib_ext.errors import UserError, closest
-from tllib_ext.io import atomic_text, guard
+from tllib_ext.io import atomic_text, escape_formula
 
 __all__ = ["NOISES", "transition_matrix", "read_transition", "write_transition", "draw_labels", "NoisyLabels"]
 
@@ -80,8 +80,8 @@ def write_transition(path: Union[str, os.PathLike], matrix: np.ndarray, names: S
     """
     with atomic_text(path) as stream:
         writer = csv.writer(stream)
-        writer.writerow([NAMES_CORNER, *map(guard, names)])
-        writer.writerows([guard(name), *map(float, row)] for name, row in zip(names, matrix))
+        writer.writerow([NAMES_CORNER, *map(escape_formula, names)])
+        writer.writerows([escape_formula(name), *map(float, row)] for name, row in zip(names, matrix))
 
 
 def draw_labels(clean: np.ndarray, transition: np.ndarray, seed: int = 0, mode: str = "iid") -> np.ndarray:

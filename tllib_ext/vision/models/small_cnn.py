@@ -88,6 +88,8 @@ def small_cnn(weights: Optional[Union[str, Path]] = "default") -> SmallCNN:
         raise UserError(f"no weights at {path}: give a .safetensors file, 'default' or 'none'") from None
     except Exception as error:  # safetensors raises its own type for a damaged file, torch a RuntimeError for a misfit
         reason = str(error).strip().splitlines()
-        raise UserError(f"weights {path} do not fit small_cnn ({reason[-1].strip() if reason else error!r}): "
-                        "expected a .safetensors file made by examples/pretrain_small_cnn.py") from error
+        raise UserError(
+            f"weights {path} do not fit small_cnn ({reason[-1].strip() if reason else error!r}): "
+            "expected a .safetensors file made by examples/pretrain_small_cnn.py"
+        ) from error
     return net

@@ -1,19 +1,44 @@
 """Installation of tllib_ext: lower bounds here, the tested versions in constraints.txt."""
 
+import re
 from pathlib import Path
 
 from setuptools import find_packages, setup
 
+HERE = Path(__file__).parent
+VERSION = re.search(r'^__version__ = "(.+)"$', (HERE / "tllib_ext/__init__.py").read_text(encoding="utf-8"), re.MULTILINE)
+TEST = ["pytest>=7.4", "hypothesis>=6.80", "pytest-xdist>=3.3", "pytest-cov>=5.0", "ruff>=0.6", "mypy>=1.11"]
+
 setup(
     name="tllib_ext",
-    version="0.1.0",
+    version=VERSION[1],
     description="Noisy universal domain adaptation for TLlib: wrong labels here, unknown classes there",
-    long_description=Path(__file__).with_name("README.md").read_text(encoding="utf-8"),
+    long_description=(HERE / "README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
+    author="the tllib_ext authors",
     license="MIT",
-    python_requires=">=3.9",
+    license_files=["LICENSE"],
+    keywords="domain-adaptation transfer-learning noisy-labels open-set pytorch",
+    project_urls={
+        "TLlib": "https://github.com/thuml/Transfer-Learning-Library",
+        "Paper": "https://openaccess.thecvf.com/content/CVPR2021/html/"
+        "Yu_Divergence_Optimization_for_Noisy_Universal_Domain_Adaptation_CVPR_2021_paper.html",
+    },
+    classifiers=[
+        "Development Status :: 4 - Beta",
+        "Intended Audience :: Science/Research",
+        "Operating System :: POSIX",
+        "Programming Language :: Python :: 3 :: Only",
+        "Programming Language :: Python :: 3.11",
+        "Topic :: Scientific/Engineering :: Artificial Intelligence",
+        "Topic :: Scientific/Engineering :: Image Recognition",
+        "Typing :: Typed",
+    ],
+    # The pinned numpy has no wheel for 3.10 and older; no other Python than 3.11 was tried.
+    python_requires=">=3.11",
     packages=find_packages(include=["tllib_ext", "tllib_ext.*"]),
-    package_data={"tllib_ext": ["vision/models/weights/*.safetensors", "experiments/data/*", "py.typed"]},
+    package_data={"tllib_ext": ["py.typed", "vision/models/weights/*.safetensors", "experiments/data/*", "report/templates/*"]},
+    entry_points={"console_scripts": ["tllib-ext = tllib_ext.cli.main:main"]},
     install_requires=[
         "torch>=2.4",
         "torchvision>=0.19",
@@ -27,11 +52,13 @@ setup(
         "prettytable>=3.8",
         "PyYAML>=6.0",
         "safetensors>=0.4",
+        "jinja2>=3.1",
+        "filelock>=3.12",
     ],
     extras_require={
-        "test": ["pytest>=7.4", "hypothesis>=6.80", "pytest-xdist>=3.3", "ruff>=0.6"],
+        "test": TEST,
         "docs": ["sphinx>=7.2", "myst-parser>=2.0", "furo>=2023.9", "latex2mathml>=3.77"],
         "timm": ["timm>=0.9"],
-        "dev": ["pytest>=7.4", "hypothesis>=6.80", "pytest-xdist>=3.3", "ruff>=0.6", "mypy>=1.8", "tensorboard>=2.15"],
+        "dev": [*TEST, "tensorboard>=2.15"],
     },
 )

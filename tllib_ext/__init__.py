@@ -4,5 +4,5 @@ The package mirrors tllib's folders (``tllib.alignment.mcd`` <-> ``tllib_ext.ali
 Nothing heavy happens at import: sub-packages load torch, torchvision, tllib or matplotlib when they are used.
 """
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = ["__version__"]

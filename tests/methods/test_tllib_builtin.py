@@ -38,7 +38,7 @@ def test_without_tllib_the_message_says_what_to_type(monkeypatch):
 
 
 def test_unknown_names_are_told_before_tllib_is_missed():
-    with pytest.raises(UserError, match="unknown method 'tllib:dan2'.*did you mean 'dan'"):
+    with pytest.raises(UserError, match="unknown method 'tllib:dan2'.*did you mean 'tllib:dan'"):
         METHODS.get("tllib:dan2")
 
 

@@ -1,42 +1,57 @@
-"""One file per method; :data:`METHODS` maps names to them without importing any."""
+"""One file per method; :data:`METHODS` maps names to their classes without importing any."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Type
 
 from tllib_ext.registry import Registry
 
+if TYPE_CHECKING:
+    from tllib_ext.methods.base import Method
+
 __all__ = ["METHODS", "TLLIB_METHODS"]
 
+_HERE = "tllib_ext.methods"
 
-class _Methods(Registry):
-    """Adds ``tllib:NAME``: tllib's own losses behind our contract, resolved when asked for."""
-
-    def get(self, name: str) -> Any:
-        if name.startswith("tllib:"):
-            from tllib_ext.methods.tllib.builtin import build_class
-
-            return build_class(name.removeprefix("tllib:"))
-        return super().get(name)
-
-
-#: name -> "module:class"; a file is imported when its method is asked for.
-METHODS = _Methods(
+#: methods by name; ``package.module:Class`` is a name as well. Entry-point group ``tllib_ext.methods``.
+METHODS: "Registry[Type[Method]]" = Registry(
     "method",
     {
-        "divergence": "tllib_ext.methods.divergence:Divergence",
-        "credo": "tllib_ext.methods.credo:Credo",
-        "source_only": "tllib_ext.methods.source_only:SourceOnly",
-        "dann": "tllib_ext.methods.dann:Dann",
-        "tcl": "tllib_ext.methods.tcl:Tcl",
-        "etn": "tllib_ext.methods.etn:Etn",
-        "uan": "tllib_ext.methods.uan:Uan",
-        "sta": "tllib_ext.methods.sta:Sta",
-        "dance": "tllib_ext.methods.dance:Dance",
-        "dance_sel": "tllib_ext.methods.dance:DanceSel",
-        "ovanet": "tllib_ext.methods.ovanet:OVANet",
-        "coteaching": "tllib_ext.methods.coteaching:CoTeaching",
-        "jocor": "tllib_ext.methods.jocor:JoCoR",
+        "coteaching": (
+            f"{_HERE}.coteaching:CoTeaching",
+            "Co-teaching (NeurIPS 2018): each of two networks selects the small-loss samples of the other",
+        ),
+        "credo": (f"{_HERE}.credo:Credo", "CREDO (ours): divergence optimisation with estimated labels, needs no noise rate"),
+        "dance": (f"{_HERE}.dance:Dance", "DANCE (NeurIPS 2020): neighbourhood clustering and entropy separation on the target"),
+        "dance_sel": (f"{_HERE}.dance:DanceSel", "DANCE without the source samples of largest loss"),
+        "dann": (f"{_HERE}.dann:Dann", "DANN (JMLR 2016): domain-adversarial training, closed set"),
+        "divergence": (
+            f"{_HERE}.divergence:Divergence",
+            "Divergence optimisation (CVPR 2021), the paper's method: heads that diverge on unknown classes",
+        ),
+        "etn": (f"{_HERE}.etn:Etn", "ETN (CVPR 2019): source samples weighted by transferability, partial"),
+        "jocor": (f"{_HERE}.jocor:JoCoR", "JoCoR (CVPR 2020): two networks, joint loss, samples of small joint loss"),
+        "ovanet": (f"{_HERE}.ovanet:OVANet", "OVANet (ICCV 2021): one-vs-all classifiers that learn the border to unknown"),
+        "source_only": (f"{_HERE}.source_only:SourceOnly", "cross entropy on the given source labels, no adaptation"),
+        "sta": (f"{_HERE}.sta:Sta", "STA (CVPR 2019): separate unknown from known target samples step by step, open set"),
+        "tcl": (f"{_HERE}.tcl:Tcl", "TCL (AAAI 2019): curriculum over noisy source samples, closed set"),
+        "uan": (f"{_HERE}.uan:Uan", "UAN (CVPR 2019): adversarial training weighted by domain similarity and uncertainty"),
     },
+    base="tllib_ext.methods.base:Method",
+    import_paths=True,
+    forms={"package.module:Class": "any subclass of tllib_ext.methods.base.Method"},
 )
 
-#: tllib's built-in methods that ``tllib:NAME`` knows.
-TLLIB_METHODS = ("dann", "cdan", "mcd", "mdd", "dan", "jan", "afn", "mcc", "osbp", "pada", "iwan")
+#: tllib's own methods, ``tllib:NAME``, each with a line of help.
+TLLIB_METHODS = {
+    "afn": "adaptive feature norm",
+    "cdan": "conditional domain-adversarial training",
+    "dan": "deep adaptation network: multi-kernel maximum mean discrepancy",
+    "dann": "domain-adversarial training",
+    "iwan": "importance-weighted adversarial training (partial adaptation)",
+    "jan": "joint adaptation network: joint maximum mean discrepancy",
+    "mcc": "minimum class confusion",
+    "mcd": "maximum classifier discrepancy",
+    "mdd": "margin disparity discrepancy",
+    "osbp": "open set by back-propagation",
+    "pada": "partial adversarial domain adaptation",
+}
+METHODS.register_prefix("tllib", f"{_HERE}.tllib.builtin:build_class", "a method of tllib", TLLIB_METHODS)

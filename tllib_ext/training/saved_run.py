@@ -72,7 +72,7 @@ def load_run(folder: Union[str, Path], device: Union[str, torch.device] = "cpu")
         split, image = LabelSplit(**metadata["split"]), metadata["image"]
         resize, crop = int(image["resize"]), int(image["crop"])
         backbone, frozen = _networks(metadata, frozen_tensors, folder)
-        cls = METHODS.get(metadata["method"])
+        cls = METHODS.get(metadata["method"], import_paths=False)
         method = cls(backbone, split, cls.Hparams.parse(metadata["hparams"]))
     except UserError:
         raise

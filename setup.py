@@ -21,8 +21,7 @@ setup(
     keywords="domain-adaptation transfer-learning noisy-labels open-set pytorch",
     project_urls={
         "TLlib": "https://github.com/thuml/Transfer-Learning-Library",
-        "Paper": "https://openaccess.thecvf.com/content/CVPR2021/html/"
-        "Yu_Divergence_Optimization_for_Noisy_Universal_Domain_Adaptation_CVPR_2021_paper.html",
+        "Paper": "https://arxiv.org/abs/2104.00246",
     },
     classifiers=[
         "Development Status :: 4 - Beta",

@@ -52,7 +52,7 @@ setup(
         "PyYAML>=6.0",
         "safetensors>=0.4",
         "jinja2>=3.1",
-        "filelock>=3.12",
+        "filelock>=3.30",
     ],
     extras_require={
         "test": TEST,

@@ -1,53 +1,63 @@
-"""Atomic writes, JSON lines, CSV with formula escaping, and file locks."""
+"""Atomic writes, file locks, JSON lines, CSV with formula escaping."""
 
 import csv
 import errno
-import fcntl
 import json
 import os
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterator, List, Sequence, TextIO, Tuple, Union
+from typing import Callable, Dict, Iterator, List, Mapping, Sequence, TextIO, Tuple
 
 import numpy as np
+from filelock import FileLock, Timeout
+from numpy.typing import DTypeLike
 
-from tllib_ext.errors import UserError
+from tllib_ext.errors import LockHeld, UserError
+from tllib_ext.typing import PathLike, Record
 
 __all__ = [
-    "atomic_path", "write_json", "write_text", "write_between_marks", "locked", "remove_temporary_files", "read_lines",
-    "CHUNK", "atomic_text", "escape_formula", "number_or_nan", "read_columns", "reading", "unescape_formula",
+    "atomic_path", "atomic_text", "write_json", "write_text", "write_between_marks", "remove_temporary_files", "file_lock",
+    "read_json_lines", "CHUNK", "escape_formula", "unescape_formula", "number_or_nan", "open_text", "read_columns",
 ]  # fmt: skip
 
 
 @contextmanager
-def atomic_path(path: Union[str, os.PathLike]) -> Iterator[Path]:
-    """A temporary name beside ``path`` to write to; it becomes ``path`` when the block ends well, and goes if not.
+def atomic_path(path: PathLike) -> Iterator[Path]:
+    """A temporary file name beside ``path``: renamed to ``path`` after the block, removed if the block raises.
+
+    A reader sees the old content or the new one, never a part of it, even after a power cut.
+
+    Args:
+        path (str or Path): the file to write
 
     Examples::
 
-        >>> with atomic_path("/tmp/whole_file_example.txt") as draft:
-        ...     _ = draft.write_text("all of it")
-        >>> Path("/tmp/whole_file_example.txt").read_text()
-        'all of it'
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     with atomic_path(Path(folder, "example.txt")) as temporary:
+        ...         _ = temporary.write_text("complete")
+        ...     Path(folder, "example.txt").read_text()
+        'complete'
     """
     path = Path(path)
-    draft = path.with_name(f".{path.name}.{os.getpid()}.part")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        yield draft
-        _flush(draft)
-        os.replace(draft, path)
-        _flush(path.parent)  # or a power cut could take the new name back
+        yield temporary
+        _fsync(temporary)
+        os.replace(temporary, path)
+        _fsync(path.parent)  # the rename itself must survive a power cut too
     except OSError as error:
         if error.errno is not None and error.filename is not None:
             raise
-        # write() does not say which file is too large, and numpy not even why: it wrote less than it had.
+        # write() does not name the file that is too large; numpy reports a short write without an errno.
         raise OSError(error.errno or errno.ENOSPC, error.strerror or str(error), str(path)) from None
     finally:
-        draft.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
 
 
-def _flush(path: Path) -> None:
+def _fsync(path: Path) -> None:
+    """Wait until a file or folder is on the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -55,55 +65,78 @@ def _flush(path: Path) -> None:
         os.close(handle)
 
 
-def write_text(path: Union[str, os.PathLike], text: str) -> None:
-    """Write a text file whole."""
-    with atomic_path(path) as draft:
-        draft.write_text(text, encoding="utf-8", errors="surrogateescape")
+@contextmanager
+def atomic_text(path: PathLike) -> Iterator[TextIO]:
+    """A text stream whose content becomes ``path`` after the block; if the block raises, ``path`` is unchanged."""
+    # surrogateescape: a file name that is not UTF-8 keeps its bytes
+    with atomic_path(path) as file, open(file, "w", encoding="utf-8", errors="surrogateescape", newline="") as stream:
+        yield stream
 
 
-def write_json(path: Union[str, os.PathLike], value: Any) -> None:
-    """Write a JSON file whole."""
+def write_text(path: PathLike, text: str) -> None:
+    """Write a text file atomically."""
+    with atomic_text(path) as stream:
+        stream.write(text)
+
+
+def write_json(path: PathLike, value: object) -> None:
+    """Write a JSON file atomically."""
     write_text(path, json.dumps(value, indent=1, ensure_ascii=True) + "\n")
 
 
-#: what a script measured stands between these marks of a page.
+#: marks of a page between which a script writes its measurements
 BEGIN, END = "<!-- measured -->", "<!-- end of measured -->"
 
 
 def write_between_marks(page: Path, text: str) -> None:
-    """Put ``text`` between the page's marks; what is around them stays."""
+    """Replace the text between the page's marks."""
     head, begin, rest = page.read_text(encoding="utf-8").partition(BEGIN)
     if not begin or END not in rest:
-        raise UserError(f"{page} has no {BEGIN} … {END} to write between")
+        raise UserError(f"{page} lacks the marks {BEGIN} … {END}: add them where the text belongs")
     write_text(page, f"{head}{BEGIN}{text}{END}{rest.partition(END)[2]}")
 
 
-def remove_temporary_files(folder: Union[str, os.PathLike]) -> None:
-    """Remove what a killed process left of :func:`atomic_path` below ``folder``; the caller holds the folder's lock."""
-    for draft in Path(folder).rglob(".*.part"):
-        draft.unlink(missing_ok=True)
+def remove_temporary_files(folder: PathLike) -> None:
+    """Remove the temporary files that a killed process left below ``folder``. The caller holds the folder's lock."""
+    for file in Path(folder).rglob(".*.part"):
+        file.unlink(missing_ok=True)
 
 
 @contextmanager
-def locked(path: Union[str, os.PathLike]) -> Iterator[None]:
-    """Hold the lock file ``path``, waiting while another process has it: what two need, one makes and the other finds.
+def file_lock(path: PathLike, blocking: bool = True) -> Iterator[None]:
+    """Hold the lock file ``path`` during the block.
 
-    The lock ends with the process, however it ends. A file system without locks is trusted to have one user.
+    The operating system releases the lock when the process ends, however it ends; child processes do not inherit it.
+    On a file system without locks the block runs unlocked.
+
+    Args:
+        path (str or Path): the lock file; it is created, with its folder, and stays
+        blocking (bool): wait while another process holds the lock. If False, :class:`~tllib_ext.errors.LockHeld` is raised
+
+    Examples::
+
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder, file_lock(Path(folder, "lock")):
+        ...     pass
     """
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with open(path, "a") as file:
-        try:
-            # lockf, not flock: processes that this one forks must not keep the lock when it dies.
-            fcntl.lockf(file, fcntl.LOCK_EX)
-        except OSError as error:
-            if error.errno not in (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS):
-                raise
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    # A soft lock (a file that exists) would outlive a killed process.
+    lock = FileLock(path, fallback_to_soft=False)
+    try:
+        lock.acquire(blocking=blocking)
+    except Timeout:
+        raise LockHeld(f"{path} is locked by another process") from None
+    except OSError as error:
+        if error.errno not in (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS):
+            raise
+    try:
         yield
+    finally:
+        lock.release()
 
 
-def read_lines(file: Path) -> List[Dict[str, Any]]:
-    """Records of a ``.jsonl`` file; a torn last line (the machine died while it was written) is left out."""
+def read_json_lines(file: Path) -> List[Record]:
+    """Records of a ``.jsonl`` file that have an integer ``step``; lines that are no JSON (a torn last line) are skipped."""
     if not file.exists():
         return []
     records = []
@@ -115,13 +148,13 @@ def read_lines(file: Path) -> List[Dict[str, Any]]:
     return [record for record in records if isinstance(record, dict) and type(record.get("step")) is int]
 
 
-#: rows in memory as Python objects at a time; few enough to stay in the processor's cache
+#: rows that are Python objects at a time; few enough to stay in the processor's cache
 CHUNK = 1000
 _FORMULA = frozenset("=+-@\t\r\n'")
 
 
 def escape_formula(text: str) -> str:
-    """``text`` as a cell that no spreadsheet takes for a formula; :func:`unescape_formula` gives it back.
+    """``text`` as a cell that no spreadsheet evaluates as a formula; :func:`unescape_formula` is the inverse.
 
     Examples::
 
@@ -142,16 +175,8 @@ def number_or_nan(cell: str) -> float:
 
 
 @contextmanager
-def atomic_text(file: Union[str, Path]) -> Iterator[TextIO]:
-    """A stream whose text becomes ``file`` when all of it is written; on an error nothing of it stays."""
-    # surrogateescape: a file name that is not UTF-8 keeps its bytes
-    with atomic_path(file) as draft, open(draft, "w", encoding="utf-8", errors="surrogateescape", newline="") as stream:
-        yield stream
-
-
-@contextmanager
-def reading(file: Union[str, Path]) -> Iterator[TextIO]:
-    """Open a text file; what goes wrong with the file is a :class:`UserError`."""
+def open_text(file: PathLike) -> Iterator[TextIO]:
+    """Open a text file for reading; a file that cannot be read or is no CSV file is a :class:`UserError`."""
     try:
         with open(file, encoding="utf-8-sig", errors="surrogateescape", newline="") as stream:
             yield stream
@@ -161,15 +186,22 @@ def reading(file: Union[str, Path]) -> Iterator[TextIO]:
         raise UserError(f"{file} is not a CSV file: {error}") from None
 
 
-def read_columns(
-    file: Union[str, Path], converters: Dict[str, Tuple[Callable, Any]], required: Sequence[str]
-) -> Dict[str, np.ndarray]:
-    """Read the columns that ``converters`` name (cell -> value, dtype), as far as the file has them.
+#: cell -> value, and the dtype of the column
+Converter = Tuple[Callable[[str], object], DTypeLike]
 
-    Python objects exist of one chunk at a time. ``required`` columns must be there, any others are passed over.
+
+def read_columns(file: PathLike, converters: Mapping[str, Converter], required: Sequence[str]) -> Dict[str, np.ndarray]:
+    """Read the columns of a CSV file that ``converters`` names, as far as the file has them.
+
+    Rows are converted in chunks, so that Python objects exist for one chunk at a time.
+
+    Args:
+        file (str or Path): the CSV file, with a header
+        converters (dict): column name -> (cell -> value, dtype); other columns are ignored
+        required (sequence of str): columns whose absence is an error
     """
     chunks: Dict[str, List[np.ndarray]] = {}
-    with reading(file) as stream:
+    with open_text(file) as stream:
         reader = filter(None, csv.reader(stream))  # a blank line is no row
         header = next(reader, None)
         if header is None:
@@ -189,7 +221,7 @@ def read_columns(
     return {name: np.concatenate(parts) for name, parts in chunks.items()}
 
 
-def _convert(cells: Sequence[str], convert: Callable, dtype: Any, where: str, done: int) -> np.ndarray:
+def _convert(cells: Sequence[str], convert: Callable[[str], object], dtype: DTypeLike, where: str, done: int) -> np.ndarray:
     try:
         return np.array(list(map(convert, cells)), dtype=dtype)
     except (ValueError, OverflowError):
@@ -204,7 +236,7 @@ def _convert(cells: Sequence[str], convert: Callable, dtype: Any, where: str, do
         raise
 
 
-def _check_header(header: List[str], file: Union[str, Path], names: List[str], required: Sequence[str]) -> None:
+def _check_header(header: List[str], file: PathLike, names: List[str], required: Sequence[str]) -> None:
     missing = [name for name in required if name not in header]
     if len(missing) == len(required):
         raise UserError(f"{file} is not a CSV file of this kind: expected the header {','.join(names)}")

@@ -24,8 +24,8 @@ from tllib_ext.io import (
     atomic_text,
     escape_formula,
     number_or_nan,
+    open_text,
     read_columns,
-    reading,
     unescape_formula,
 )
 from tllib_ext.split import LabelSplit
@@ -182,7 +182,7 @@ def read_predictions(file: Union[str, Path], split: LabelSplit, only_metrics: bo
 
 def load_split(file: Union[str, Path]) -> LabelSplit:
     """The label sets of a run: the key ``split`` of its ``config.json``, as :meth:`LabelSplit.to_dict` gives them."""
-    with reading(file) as stream:
+    with open_text(file) as stream:
         try:
             parts = json.load(stream)["split"]
             if not all(isinstance(names, list) for names in parts.values()):

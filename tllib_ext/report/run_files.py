@@ -12,7 +12,7 @@ from tllib_ext.evaluation.feature_map_file import FeatureMap, read_feature_map
 from tllib_ext.evaluation.files import Predictions, load_split, read_predictions
 from tllib_ext.evaluation.openset import OpenSetReport
 from tllib_ext.evaluation.suspects_file import Suspects, read_suspects
-from tllib_ext.io import read_lines
+from tllib_ext.io import read_json_lines
 from tllib_ext.split import LabelSplit
 
 __all__ = ["RunFiles", "read_run"]
@@ -70,7 +70,7 @@ def read_run(folder: Union[str, Path]) -> RunFiles:
         config=_json(folder / "config.json"),
         env=optional("env.json", _json) or {},
         results=_json(folder / "results.json"),
-        records=read_lines(folder / "results.jsonl"),
+        records=read_json_lines(folder / "results.jsonl"),
         split=split,
         predictions=read_predictions(folder / "predictions.csv", split),
         suspects=optional("suspects.csv", lambda file: read_suspects(file, split)),

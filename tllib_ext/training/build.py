@@ -17,7 +17,7 @@ from tqdm import tqdm
 from tllib_ext.cpu.suit import suit_cpu
 from tllib_ext.distributed import gather_objects, rank, world_size
 from tllib_ext.errors import UserError, closest, one_line
-from tllib_ext.io import locked
+from tllib_ext.io import file_lock
 from tllib_ext.methods import METHODS
 from tllib_ext.methods.base import Method
 from tllib_ext.modules.heads import FeatureBottleneck
@@ -226,7 +226,7 @@ def _inputs(args: argparse.Namespace, data: Data, noisy: NoisyLabels, target_vie
 def _extract(folder: Path, key: str, frozen: nn.Module, domain: Domain, title: str) -> np.ndarray:
     name = hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()[:32]
     # The first of another run's processes that need the same features makes them, the others wait and find them.
-    with locked(cache_dir() / "locks" / name) if rank() == 0 else nullcontext():
+    with file_lock(cache_dir() / "locks" / name) if rank() == 0 else nullcontext():
         gather_objects(None)
         features = read_cached(folder, key)
         # Extraction is shared out among the processes: all take part, even if some of them have the file.

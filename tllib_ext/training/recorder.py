@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Dict, List, Optional
 
 from tllib_ext import __version__
-from tllib_ext.io import read_lines, write_json, write_text
+from tllib_ext.io import read_json_lines, write_json, write_text
 
 __all__ = ["Recorder", "environment"]
 
@@ -81,7 +81,7 @@ class Recorder:
 
     def lines(self) -> List[Dict[str, Any]]:
         """The evaluations recorded so far; a torn last line is left out."""
-        return read_lines(self.folder / "results.jsonl")
+        return read_json_lines(self.folder / "results.jsonl")
 
     def keep_before(self, step: int) -> None:
         """Forget the evaluations at ``step`` and after, which a resumed run will make again."""

@@ -1,15 +1,15 @@
 """A run folder while somebody works in it: the lock, the signals, and whether to go on where it stopped."""
 
-import errno
-import fcntl
 import json
 import os
 import signal
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Dict, List, Optional
 
-from tllib_ext.errors import UserError
+from tllib_ext.errors import LockHeld, UserError
+from tllib_ext.io import file_lock
 
 __all__ = ["Lock", "Stopper", "differences", "read_config"]
 
@@ -19,23 +19,18 @@ FREE = {"command", "log", "overwrite", "resume", "workers", "cache", "device", "
 
 
 class Lock:
-    """Holds ``FOLDER/.lock`` for this process; a second run in the same folder is an error. Ends with the process."""
+    """Holds ``FOLDER/.lock`` until :meth:`release` or the end of the process; a folder in use is an error."""
 
     def __init__(self, folder: Path):
-        folder.mkdir(parents=True, exist_ok=True)
-        self._file = open(folder / ".lock", "a")
+        self._stack = ExitStack()
         try:
-            # lockf, not flock: the processes that decode images must not keep the lock when this one is killed.
-            fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            if error.errno in (errno.EACCES, errno.EAGAIN):
-                self._file.close()
-                raise UserError(f"{folder} is in use by another run: wait for it, or choose another --log") from None
-            # a file system without locks is trusted to have one user
+            self._stack.enter_context(file_lock(folder / ".lock", blocking=False))
+        except LockHeld:
+            raise LockHeld(f"{folder} is in use by another run: wait for it, or choose another --log") from None
 
     def release(self) -> None:
         """Let others in."""
-        self._file.close()
+        self._stack.close()
 
 
 class Stopper:

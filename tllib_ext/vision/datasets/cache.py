@@ -14,7 +14,7 @@ from typing import Any, Callable, Optional
 import numpy as np
 
 from tllib_ext.errors import UserError
-from tllib_ext.io import locked
+from tllib_ext.io import file_lock
 from tllib_ext.vision.datasets.frozen import files_digest, in_threads
 from tllib_ext.vision.transforms import decode
 
@@ -78,7 +78,7 @@ def cached_pixels(view: Any, resize: int, folder: Path, threads: int = 1, title:
     found = _open(file, shape)
     if found is not None:
         return found
-    with locked(folder / f".{file.stem}.lock"):
+    with file_lock(folder / f".{file.stem}.lock"):
         found = _open(file, shape)  # built by whom we waited for
         if found is None:
             _build(file, view, shape, threads, title)

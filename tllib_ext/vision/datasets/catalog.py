@@ -7,7 +7,7 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from tllib_ext.errors import UserError, closest
 from tllib_ext.images import load_image
-from tllib_ext.io import locked
+from tllib_ext.io import file_lock
 from tllib_ext.split import PRESETS, LabelSplit
 from tllib_ext.vision.datasets.imagelist import FeatureList, ImageFolder, ImageList
 
@@ -135,7 +135,7 @@ def open_data(
         from tllib_ext.vision.datasets import glyphs
 
         if not (Path(root) / glyphs.MARKER).exists():  # drawn once, however many processes ask for it
-            with locked(Path(root).with_name(f".{Path(root).name}.lock")):
+            with file_lock(Path(root).with_name(f".{Path(root).name}.lock")):
                 glyphs.write_glyphs(Path(root))
         glyphs.write_glyphs(Path(root))
         known = Known(glyphs.DOMAINS, {d: d for d in glyphs.DOMAINS.values()}, tuple(glyphs.CLASSES), "")

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from tqdm import tqdm
 
-from tllib_ext.io import atomic_path, locked, write_text
+from tllib_ext.io import atomic_path, file_lock, write_text
 
 __all__ = ["state_digest", "files_digest", "in_threads", "read_cached", "write_cached"]
 
@@ -45,7 +45,7 @@ def files_digest(paths: Sequence[str], folder: Path, threads: int = 1) -> str:
     note = folder / "contents" / facts.hexdigest()[:32]
     found = _noted(note)
     if found is None:
-        with locked(note.with_suffix(".lock")):  # of several processes one reads the files
+        with file_lock(note.with_suffix(".lock")):  # of several processes one reads the files
             found = _noted(note) or _contents_digest(paths, threads)
             write_text(note, found)
     return found

@@ -23,7 +23,7 @@ from tllib_ext.methods.base import Batch
 from tllib_ext.methods.context import Context
 from tllib_ext.methods.divergence import Divergence, DivergenceHparams
 from tllib_ext.split import LabelSplit
-from tllib_ext.training.players import Players
+from tllib_ext.training.players import SGDPlayers
 from tllib_ext.vision.datasets.noisy import draw_labels, transition_matrix
 
 # From the supplement: blobs of 300, 20 % symmetric noise, three layers in G and in each head. It does not give the rest.
@@ -129,7 +129,7 @@ def train(ablate: str, source: Points, target: Points, seed: int = 0, steps: int
         torch.manual_seed(seed)
         method = Toy(ablate)
     method.prepare(Context(steps=steps))
-    play, chance = Players(method.players(), LR, steps), torch.Generator().manual_seed(seed)
+    play, chance = SGDPlayers(method.players(), LR, steps), torch.Generator().manual_seed(seed)
     for step in range(steps):
         play.begin(step)
         i, j = (torch.randint(len(points.x), (BATCH,), generator=chance) for points in (source, target))

@@ -16,13 +16,13 @@ from tllib_ext.cli.allocator import keep_freed_memory
 from tllib_ext.cpu.suit import suit_cpu
 from tllib_ext.methods.base import Batch
 from tllib_ext.methods.context import Context
-from tllib_ext.methods.divergence import OFFICIAL_DELTA, Divergence, DivergenceHparams
+from tllib_ext.methods.divergence import CODE_DELTA, Divergence, DivergenceHparams
 from tllib_ext.methods.loss_history import LossHistory
 from tllib_ext.modules.heads import FeatureBottleneck
 from tllib_ext.split import LabelSplit
 from tllib_ext.training.compile import compile_network
 from tllib_ext.training.fit import Meter, fit
-from tllib_ext.training.players import Players
+from tllib_ext.training.players import SGDPlayers
 from tllib_ext.training.precision import Precision
 from tllib_ext.vision.models.backbones import build_backbone
 
@@ -69,7 +69,7 @@ class Scene:
     @property
     def delta(self) -> float:
         """The authors' border for so many classes."""
-        return OFFICIAL_DELTA.get(self.classes, math.log(self.classes))
+        return CODE_DELTA.get(self.classes, math.log(self.classes))
 
     def network(self) -> nn.Module:
         """G with random weights."""
@@ -166,7 +166,7 @@ class OurStep(PlainStep):
         self.method.prepare(Context(steps=STEPS))
         self.method.audit = LossHistory(self.scene.source, split.num_source, device)
         self.precision = Precision(precision, device)
-        self.play = Players(self.method.players(), total_steps=STEPS, scaler=self.precision.scaler)
+        self.play = SGDPlayers(self.method.players(), total_steps=STEPS, scaler=self.precision.scaler)
         self.meter = Meter()
         index, place = torch.arange(self.scene.batch, device=device), dict(device=device, memory_format=layout)
         self.batches = [(Batch(s.to(**place), y.to(device), index), Batch(t.to(**place), None, index)) for s, y, t in batches]

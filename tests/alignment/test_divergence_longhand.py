@@ -9,9 +9,9 @@ from torch import nn
 
 from tllib_ext.methods.base import Batch
 from tllib_ext.methods.context import Context
-from tllib_ext.methods.divergence import PAPER_PRESET, Divergence, DivergenceHparams
+from tllib_ext.methods.divergence import Divergence, DivergenceHparams
 from tllib_ext.split import LabelSplit
-from tllib_ext.training.players import Players, inverse_decay
+from tllib_ext.training.players import SGDPlayers
 
 K, B, DROP, STEPS = 5, 12, 0.25, 3
 SPLIT = LabelSplit([f"c{i}" for i in range(3)], ["p0", "p1"], ["u0"])
@@ -40,14 +40,14 @@ def build(seed=0, **hp):
         first, second = (head.weight for head in method.heads.heads)
         second.copy_(first + 0.05 * torch.randn(first.shape))
     method.prepare(Context(steps=STEPS))
-    return method.train(), Players(method.players(), lr=0.05, total_steps=STEPS)
+    return method.train(), SGDPlayers(method.players(), lr=0.05, total_steps=STEPS, schedule=method.lr_factor)
 
 
 def probabilities(head, f):
     return F.softmax(F.linear(F.normalize(f, dim=1), head) / 0.05, dim=1)
 
 
-def longhand(paper: bool):
+def longhand(paper=False, code=False, known_margin=1.0):
     """Eight forwards, three optimisers, probabilities and logarithms: nothing of the package but the initial weights."""
     method, _ = build()
     net, heads = method.backbone, [head.weight for head in method.heads.heads]
@@ -71,7 +71,8 @@ def longhand(paper: bool):
         return crs if paper else crs.clamp(max=2 * delta)
 
     for step, (s, t) in enumerate(batches()):
-        rate = 0.05 * inverse_decay(step / STEPS)
+        # The authors' loop runs steps 0..S and divides by S, that is by one less than the number of its steps.
+        rate = 0.05 * (1 + 10 * step / (STEPS - 1 if code else STEPS)) ** -0.75
         opt_g.param_groups[0]["lr"] = 0.1 * rate
         for o in opt_c:
             o.param_groups[0]["lr"] = rate
@@ -95,7 +96,7 @@ def longhand(paper: bool):
             ent = -(mean * torch.log(mean + 1e-5)).sum(1)
             t_ent = -(ent - delta / 2).abs().clamp(min=m / 2).mean()
             loss = values[chosen].mean() + eta * t_crs + eta * t_ent
-        known = (crs < delta - 1).detach()
+        known = (crs < delta - known_margin).detach()
         for o in (opt_g, *opt_c):
             o.zero_grad()
         loss.backward()
@@ -113,25 +114,48 @@ def longhand(paper: bool):
         for o in opt_c:
             o.step()
         # C
-        for _ in range(4):
-            crs_c = clamped(crs_of(net(t.x)))
-            if known.any():
-                loss = eta * (crs_c[known].sum() / (B if paper else known.sum()))
-                opt_g.zero_grad()
-                loss.backward()
-                opt_g.step()
+        for _ in range(4 if known.any() or code else 0):
+            # With nothing known the code's mean is NaN and its gradient 0: the step is weight decay and momentum.
+            loss = eta * (clamped(crs_of(net(t.x)))[known].sum() / (B if paper else known.sum()))
+            opt_g.zero_grad()
+            loss.backward()
+            opt_g.step()
     return method
 
 
-@pytest.mark.parametrize("preset", ["official", "paper"])
-def test_same_parameters_as_longhand(preset):
-    method, play = build(**({**PAPER_PRESET, "warmup": 0} if preset == "paper" else {}))
+def run(method, play, scale=1.0):
     seen = []
-    for step, (s, t) in enumerate(batches()):
+    for step, (s, t) in enumerate(batches(scale)):
         play.begin(step)
-        seen.append(method.update(s, t, step, play)["known"])
+        seen.append(float(method.update(s, t, step, play)["known"]))
+    return seen
+
+
+@pytest.mark.parametrize("preset", ["default", "code", "paper"])
+def test_same_parameters_as_longhand(preset):
+    method, play = build(**{**Divergence.presets[preset], "warmup": 0})
+    seen = run(method, play)
     assert 0 < sum(seen) < STEPS  # the masks are neither empty nor full, or the test would not test Step C
-    expected = longhand(paper=preset == "paper")
+    same(method, longhand(paper=preset == "paper", code=preset == "code"))
+
+
+@pytest.mark.parametrize("preset", ["default", "code"])
+def test_an_empty_step_c_is_skipped_or_steps_on_weight_decay(preset):
+    method, play = build(**{**Divergence.presets[preset], "warmup": 0, "known_margin": 9.0})
+    assert run(method, play) == [0.0] * STEPS
+    same(method, longhand(code=preset == "code", known_margin=9.0))
+
+
+def test_presets_of_the_schedule():
+    default, code = (Divergence(Tiny(), SPLIT, Divergence.configure(name, {})) for name in ("default", "code"))
+    assert default.lr_factor(5000, 5001) == pytest.approx((1 + 10 * 5000 / 5001) ** -0.75)
+    assert code.lr_factor(5000, 5001) == pytest.approx(11**-0.75)
+    assert code.lr_factor(0, 1) == 1.0
+    code.prepare(Context(steps=1000))
+    assert code.warmup == 101
+
+
+def same(method, expected):
     for (name, ours), theirs in zip(method.state_dict().items(), expected.state_dict().values()):
         torch.testing.assert_close(ours, theirs, rtol=2e-5, atol=2e-5, msg=lambda text, n=name: f"{n}: {text}")
 
@@ -233,6 +257,6 @@ def test_predict_rule_is_crs_above_delta():
 
 
 @pytest.mark.parametrize("k, delta", [(20, 2.98), (15, math.log(15)), (9, 2.18), (7, math.log(7))])
-def test_official_delta(k, delta):
+def test_code_delta(k, delta):
     method = Divergence(Tiny(), LabelSplit([str(i) for i in range(k)]), DivergenceHparams())
     assert method.delta == pytest.approx(delta)

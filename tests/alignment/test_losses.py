@@ -19,8 +19,9 @@ from tllib_ext.alignment.divergence import (
 )
 from tllib_ext.distributed import pooled_mean
 from tllib_ext.errors import NonFiniteLoss
+from tllib_ext.methods.base import inverse_decay
 from tllib_ext.modules.batchnorm import BatchNormReplay
-from tllib_ext.training.players import Players, inverse_decay
+from tllib_ext.training.players import SGDPlayers
 
 
 def heads(seed, n=6, k=5, h=2, scale=3.0):
@@ -56,7 +57,7 @@ def test_joint_loss_longhand():
     torch.testing.assert_close(joint_loss((a, b), y), expected)
 
 
-def test_official_entropy_is_twice_the_papers_for_equal_heads_and_larger_for_others():
+def test_the_codes_entropy_is_twice_the_papers_for_equal_heads_and_larger_for_others():
     a, b = heads(3)
     torch.testing.assert_close(mean_distribution_entropy((a, a)), divergences((a, a))[2])
     assert (mean_distribution_entropy((a, b)) >= divergences((a, b))[2] - 1e-5).all()
@@ -78,7 +79,7 @@ def test_selection_module_is_the_mean_of_the_smallest():
     torch.testing.assert_close(SmallLossSelection(0.5)(logits, y), values[:3].mean())
 
 
-def test_separation_zones_of_the_official_constants():
+def test_separation_zones_of_the_codes_constants():
     # Office: flat below 0.98, pushed down, dead between 1.98 and 3.98, pushed up, flat from 4.98 on
     crs = torch.tensor([0.5, 1.5, 2.5, 3.5, 4.5, 5.5], requires_grad=True)
     separation(crs, 2.98, 1.0, clip=2.0, inside=-1.0).sum().backward()
@@ -120,7 +121,7 @@ def test_schedule_ends_at_the_published_factor():
 
 def test_players_move_only_who_is_named_and_name_what_is_not_finite():
     a, b = torch.nn.Parameter(torch.ones(2)), torch.nn.Parameter(torch.ones(2))
-    play = Players({"A": [{"params": [a], "lr_mult": 0.1}], "B": [{"params": [b]}]}, lr=0.5, total_steps=10)
+    play = SGDPlayers({"A": [{"params": [a], "lr_mult": 0.1}], "B": [{"params": [b]}]}, lr=0.5, total_steps=10)
     play.begin(0)
     play.descend({"x": (a * b).sum()}, "A")
     assert (a < 1).all() and torch.equal(b, torch.ones(2)) and b.grad is None
@@ -136,7 +137,7 @@ def test_a_gradient_that_lies_otherwise_in_memory_steps_the_right_weights():
     turned = torch.arange(12.0).view(4, 3).t()
     for loss in (lambda w: (w * turned).sum(), lambda w: w.sum(), lambda w: w.t().contiguous()[1].sum()):
         ours, plain = (torch.nn.Parameter(start.clone()) for _ in range(2))
-        play = Players({"C": [{"params": [ours]}]}, lr=0.1, total_steps=10)
+        play = SGDPlayers({"C": [{"params": [ours]}]}, lr=0.1, total_steps=10)
         play.begin(0)
         play.descend({"loss": loss(ours)}, "C")
         loss(plain).backward()
@@ -149,7 +150,7 @@ def test_players_equal_plain_sgd_over_several_steps():
         return ((w - torch.tensor([1.0, -2.0])) ** 2).sum()
 
     ours, theirs = torch.nn.Parameter(torch.zeros(2)), torch.nn.Parameter(torch.zeros(2))
-    play = Players({"A": [{"params": [ours], "lr_mult": 0.1}]}, lr=0.2, total_steps=5)
+    play = SGDPlayers({"A": [{"params": [ours], "lr_mult": 0.1}]}, lr=0.2, total_steps=5)
     sgd = torch.optim.SGD([theirs], lr=1.0, momentum=0.9, weight_decay=5e-4, nesterov=True, foreach=False)
     for step in range(5):
         play.begin(step)

@@ -25,7 +25,7 @@ from tllib_ext.modules.adversarial import (
     grl_coefficient,
 )
 from tllib_ext.split import LabelSplit
-from tllib_ext.training.players import Players
+from tllib_ext.training.players import SGDPlayers
 
 SPLIT = LabelSplit(["a", "b"], ["c"], ["u", "v"])  # K = 3
 K, IN, STEPS = 3, 4, 100
@@ -234,7 +234,7 @@ def test_tcl_terms_before_and_after_the_warm_up():
 
 def test_tcl_drops_everything_and_stays_finite():
     method = build(Tcl, tau_y=0.999999)
-    play = Players(method.players(), lr=0.01, total_steps=STEPS)
+    play = SGDPlayers(method.players(), lr=0.01, total_steps=STEPS)
     play.begin(50)
     log = method.train().update(*batches(), 50, play)
     assert log["kept"] == 0 and log["loss"] == 0
@@ -245,7 +245,7 @@ def test_tcl_frozen_backbone_keeps_weights_and_mode():
     method = build(Tcl, freeze=True, init="normal").train()
     assert method.training and not method.backbone.training and "G" not in method.players()
     before = method.backbone.weight.clone(), method.bottleneck.weight.clone()
-    play = Players(method.players(), lr=0.1, total_steps=STEPS)
+    play = SGDPlayers(method.players(), lr=0.1, total_steps=STEPS)
     play.begin(0)
     method.update(*batches(), 0, play)
     assert torch.equal(method.backbone.weight, before[0]) and not torch.equal(method.bottleneck.weight, before[1])
@@ -465,7 +465,7 @@ def test_constant_and_enormous_inputs_stay_finite(cls, scale):
     """Equal features give equal weights everywhere; enormous ones saturate every probability."""
     source, target = batches(5, 3, scale)
     method = build(cls).train()
-    play = Players(method.players(), lr=1e-6, total_steps=STEPS)
+    play = SGDPlayers(method.players(), lr=1e-6, total_steps=STEPS)
     for step in (0, 20, 40, 95):
         play.begin(step)
         log = method.update(source, target, step, play)
@@ -481,7 +481,7 @@ def test_a_method_learns_separable_classes(cls, hparams):
     centres = 4 * torch.eye(3, IN)
     method = cls(Tiny(), SPLIT, hparams(bottleneck=8, hidden=16)).train()
     method.prepare(Context(steps=100))
-    play = Players(method.players(), lr=0.05, total_steps=100)
+    play = SGDPlayers(method.players(), lr=0.05, total_steps=100)
     g = torch.Generator().manual_seed(0)
     losses = []
     for step in range(100):

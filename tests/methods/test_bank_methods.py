@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from tllib_ext.errors import UserError
-from tllib_ext.methods.base import Batch
+from tllib_ext.methods.base import Batch, inverse_decay
 from tllib_ext.methods.context import Context
 from tllib_ext.methods.coteaching import CoTeaching, CoTeachingHparams
 from tllib_ext.methods.dance import Dance, DanceHparams, DanceSel, DanceSelHparams, entropy
@@ -17,7 +17,7 @@ from tllib_ext.methods.jocor import JoCoR, JoCoRHparams
 from tllib_ext.methods.ovanet import OVANet, OVANetHparams, binary_entropy, one_vs_all
 from tllib_ext.modules.memory import FeatureBank
 from tllib_ext.split import LabelSplit
-from tllib_ext.training.players import Players, inverse_decay
+from tllib_ext.training.players import SGDPlayers
 
 K, B_S, B_T, N_T, STEPS, LR = 5, 8, 6, 11, 3, 0.05
 SPLIT = LabelSplit(["a", "b", "c"], ["d", "e"], ["u"])
@@ -47,7 +47,7 @@ def build(cls, hparams, rate=0.25):
 
 def trained(cls, hparams):
     method = build(cls, hparams)
-    play = Players(method.players(), lr=LR, total_steps=STEPS)
+    play = SGDPlayers(method.players(), lr=LR, total_steps=STEPS)
     for step, (source, target) in enumerate(batches()):
         play.begin(step)
         log = method.update(source, target, step, play)
@@ -88,9 +88,9 @@ def shannon(p, eps):
 
 
 @pytest.mark.parametrize("select", [False, True])
-@pytest.mark.parametrize("preset", ["official", "paper"])
+@pytest.mark.parametrize("preset", ["default", "paper"])
 def test_dance_is_its_equations(preset, select):
-    eps = 1e-5 if preset == "official" else 0.0
+    eps = 1e-5 if preset == "default" else 0.0
     bank = [torch.zeros(8) for _ in range(N_T)]
 
     def loss_of(net, weights, source, target, step):
@@ -128,7 +128,9 @@ def test_dance_rho_and_test_rule():
     for k, rho in ((20, 1.49), (15, math.log(15) / 2), (9, 1.09), (7, math.log(7) / 2)):
         method = Dance(Tiny(), LabelSplit([str(i) for i in range(k)]))
         assert method.rho == pytest.approx(rho)
-        assert method.threshold == pytest.approx(math.log(k) / 2)  # at test always exact
+        assert method.threshold == pytest.approx(math.log(k) / 2)  # at test the default is exact
+        code = Dance(Tiny(), LabelSplit([str(i) for i in range(k)]), Dance.configure("code", {}))
+        assert code.rho == code.threshold == code.rule.threshold == pytest.approx(rho)
     assert Dance(Tiny(), SPLIT, DanceHparams(rho=0.7)).rho == 0.7
     with pytest.raises(UserError, match="rho='half'"):
         DanceHparams(rho="half")
@@ -198,7 +200,7 @@ def test_one_vs_all_by_hand():
     assert one_vs_all(sure.expand(1, 2, 2), torch.tensor([0]), 1e-8)[0].item() == pytest.approx(-math.log(1e-8))
 
 
-@pytest.mark.parametrize("preset, half, eps", [("official", 0.5, 1e-8), ("paper", 1.0, 0.0)])
+@pytest.mark.parametrize("preset, half, eps", [("default", 0.5, 1e-8), ("paper", 1.0, 0.0)])
 def test_ovanet_is_its_equations(preset, half, eps):
     def loss_of(net, weights, source, target, step):
         f_s, f_t = net(source.x), net(target.x)
@@ -305,7 +307,7 @@ def _one_process(rank, world, folder):
         torch.manual_seed(0)
         method = cls(Linear(), SPLIT, hparams)
         method.prepare(Context(steps=STEPS, num_target=N_T, rate=0.25))
-        play = Players(method.players(), lr=LR, total_steps=STEPS)
+        play = SGDPlayers(method.players(), lr=LR, total_steps=STEPS)
         for step, (s, t) in enumerate(batches()):
             play.begin(step)
             source = Batch(s.x[mine_s], s.y[mine_s], s.index[mine_s])

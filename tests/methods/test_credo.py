@@ -10,7 +10,7 @@ from tllib_ext.methods.credo import Credo, CredoHparams
 from tllib_ext.methods.divergence import Divergence
 from tllib_ext.modules.heads import FeatureBottleneck
 from tllib_ext.split import LabelSplit
-from tllib_ext.training.players import Players
+from tllib_ext.training.players import SGDPlayers
 from tllib_ext.vision.datasets.noisy import draw_labels, transition_matrix
 
 K, EACH, DIM = 5, 40, 16
@@ -98,7 +98,7 @@ def test_the_source_loss_longhand():
     each = torch.stack(each)
     keep = each.argsort()[: int((1 - method.drop_rate) * len(each))]
     expected = (method.weights[source.index] * each)[keep].mean()
-    play = Players(method.players(), total_steps=100)
+    play = SGDPlayers(method.players(), total_steps=100)
     play.begin(50)
     said = method.update(source, target, 50, play)
     assert said["loss"].item() == pytest.approx(expected.item(), rel=1e-4)
@@ -109,7 +109,7 @@ def test_with_clean_labels_a_step_is_the_papers():
     ends = []
     for method in (credo(TRUE, hparams=CredoHparams(weighted=False)), credo(TRUE, Divergence)):
         method.train()
-        play = Players(method.players(), total_steps=100)
+        play = SGDPlayers(method.players(), total_steps=100)
         for step in range(3, 9):  # past the warm-up, which is 4 steps of 100
             play.begin(step)
             method.update(*batches(TRUE, step), step, play)
@@ -129,7 +129,7 @@ def test_it_asks_again_while_g_trains_and_only_then():
     method = credo(given, frozen=False, source_features=features)
     assert asked == [0] and method._refresh_at == {25, 50}
     method.train()
-    play = Players(method.players(), total_steps=100)
+    play = SGDPlayers(method.players(), total_steps=100)
     for step in (24, 25, 26, 50):
         play.begin(step)
         method.update(*batches(given, step), step, play)

@@ -13,7 +13,7 @@ from tllib_ext.methods.context import Context
 from tllib_ext.methods.loss_history import LossHistory
 from tllib_ext.split import LabelSplit
 from tllib_ext.training.checkpoint import load_method
-from tllib_ext.training.players import Players
+from tllib_ext.training.players import SGDPlayers
 
 SPLITS = {
     "closed": LabelSplit(["a", "b", "c"]),
@@ -63,7 +63,7 @@ def build(name, split):
     method = cls(Tiny(), split, cls.Hparams())
     method.audit = LossHistory(N_S, split.num_source, torch.device("cpu"))
     method.prepare(context(method))
-    return method.train(), Players(method.players(), lr=0.01, total_steps=STEPS)
+    return method.train(), SGDPlayers(method.players(), lr=0.01, total_steps=STEPS)
 
 
 def train(method, play, batch_type=None):

@@ -14,10 +14,11 @@ from test_method_sweep import IN, N_T, SPLITS, STEPS, Tiny, feeds
 from tllib_ext import compat
 from tllib_ext.errors import UserError
 from tllib_ext.methods import METHODS, TLLIB_METHODS
+from tllib_ext.methods.base import inverse_decay
 from tllib_ext.methods.context import Context
 from tllib_ext.methods.loss_history import LossHistory
 from tllib_ext.training.checkpoint import load_method
-from tllib_ext.training.players import Players, inverse_decay
+from tllib_ext.training.players import SGDPlayers
 
 HERE = importlib.util.find_spec("tllib") is not None
 with_tllib = pytest.mark.skipif(not HERE, reason="tllib is not importable here; see TLLIB_EXT_REAL_TLLIB above")
@@ -49,7 +50,7 @@ def build(name, split=SPLIT, **hp):
     method.audit = LossHistory(21, split.num_source, torch.device("cpu"))
     features = torch.randn(N_T, Tiny.out_features, generator=torch.Generator().manual_seed(5))
     method.prepare(Context(STEPS, 21, N_T, rate=0.3, target_features=lambda: features))
-    return method.train(), Players(method.players(), lr=0.01, total_steps=STEPS)
+    return method.train(), SGDPlayers(method.players(), lr=0.01, total_steps=STEPS)
 
 
 @with_tllib

@@ -21,7 +21,7 @@ from tllib_ext.methods.divergence import Divergence, DivergenceHparams
 from tllib_ext.methods.selection import pooled_small_loss
 from tllib_ext.modules.synced_batchnorm import is_global, normalise_globally
 from tllib_ext.split import LabelSplit
-from tllib_ext.training.players import Players
+from tllib_ext.training.players import SGDPlayers
 
 SPLIT = LabelSplit(["a", "b", "c"], ["p", "q"], ["u"])
 
@@ -140,7 +140,7 @@ def update_with_one_empty_mask():
     method.prepare(Context(steps=10))
     known = method.eval().predict(x_t).score < method.delta - 1
     mine = slice(rank() * 4, rank() * 4 + 4) if world_size() > 1 else slice(None)
-    play = Players(method.players(), 0.1, 10)
+    play = SGDPlayers(method.players(), 0.1, 10)
     play.begin(0)
     log = method.train().update(Batch(x_s[mine], y[mine], torch.arange(8)[mine]), Batch(x_t[mine], None, None), 0, play)
     return known.tolist(), [p.detach().numpy() for p in method.parameters()], float(log["known"])

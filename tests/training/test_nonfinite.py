@@ -11,7 +11,7 @@ from tllib_ext.errors import NonFiniteLoss
 from tllib_ext.methods.base import Batch
 from tllib_ext.methods.loss_history import LossHistory
 from tllib_ext.training.fit import fit
-from tllib_ext.training.players import Players
+from tllib_ext.training.players import SGDPlayers
 
 FLAGS = ("-d", "features", "-s", "alpha", "-t", "beta", "--split", "3/2/1", "--noise", "pair", "-b", "8", "--bottleneck", "16",
          "--no-report", "--steps", "30", "--log", "run")  # fmt: skip
@@ -78,7 +78,7 @@ class Moody(nn.Module):
 
 def train(bad, skip, steps=6):
     method = Moody(bad)
-    play = Players({"W": [{"params": [method.weight]}]}, lr=0.1, total_steps=steps)
+    play = SGDPlayers({"W": [{"params": [method.weight]}]}, lr=0.1, total_steps=steps)
     play.check_at_once, dropped = skip, []
     batches = [Batch(torch.ones(1), None, torch.tensor([0])) for _ in range(steps)]
     fit(method, play, iter(batches), iter(batches), range(steps), on_nonfinite=dropped.append if skip else None)
@@ -105,7 +105,7 @@ def test_stop_is_the_default():
 
 
 def test_skipped_steps_are_counted_in_the_results(run_example, feature_root, tmp_path, monkeypatch):
-    whole, calls = Players._check_finite, []
+    whole, calls = SGDPlayers._check_finite, []
 
     def moody(self, terms):
         calls.append(self.step)
@@ -113,7 +113,7 @@ def test_skipped_steps_are_counted_in_the_results(run_example, feature_root, tmp
             raise NonFiniteLoss("source", self.step)
         whole(self, terms)
 
-    monkeypatch.setattr(Players, "_check_finite", moody)
+    monkeypatch.setattr(SGDPlayers, "_check_finite", moody)
     code, out, err = run_example("noisy_unida", feature_root, *FLAGS, "--on-nonfinite", "skip")
     assert code == 0, err
     assert json.loads((tmp_path / "run" / "results.json").read_text())["skipped_steps"] == 1

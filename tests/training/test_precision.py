@@ -20,7 +20,7 @@ from tllib_ext.methods.divergence import Divergence, DivergenceHparams
 from tllib_ext.modules.heads import FeatureBottleneck
 from tllib_ext.split import LabelSplit
 from tllib_ext.training import compile as compiling
-from tllib_ext.training.players import Players
+from tllib_ext.training.players import SGDPlayers
 from tllib_ext.training.precision import Precision
 
 CPU = torch.device("cpu")
@@ -57,7 +57,7 @@ def descents(scaler, steps=6):
     net.out_features = 8
     method = Divergence(net, SPLIT, DivergenceHparams(warmup=1, drop_rate=0.25, known_margin=-1e6))
     method.prepare(Context(steps=steps))
-    play, g = Players(method.players(), 0.05, steps, scaler=scaler), torch.Generator().manual_seed(1)
+    play, g = SGDPlayers(method.players(), 0.05, steps, scaler=scaler), torch.Generator().manual_seed(1)
     for step in range(steps):
         source = Batch(torch.randn(8, 6, generator=g), torch.arange(8) % 5, torch.arange(8))
         play.begin(step)
@@ -76,7 +76,7 @@ def test_one_scaler_for_several_players_changes_nothing():
 def test_an_infinite_gradient_skips_its_players_step_alone():
     w, v = nn.Parameter(torch.zeros(1)), nn.Parameter(torch.ones(1))
     scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
-    play = Players({"G": [{"params": [w]}], "C": [{"params": [v]}]}, lr=0.1, total_steps=5, scaler=scaler)
+    play = SGDPlayers({"G": [{"params": [w]}], "C": [{"params": [v]}]}, lr=0.1, total_steps=5, scaler=scaler)
     play.begin(0)
     play.descend({"steep": w.sqrt().sum() + (v**2).sum()}, "G", "C")  # finite, with an infinite slope at zero
     assert w.item() == 0 and v.item() < 1 and scaler.get_scale() == 2.0
@@ -91,7 +91,7 @@ def test_a_skipped_first_step_leaves_no_momentum():
     for _ in range(50):
         w = nn.Parameter(torch.zeros(1))
         scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
-        play = Players({"G": [{"params": [w]}]}, lr=0.1, total_steps=5, scaler=scaler)
+        play = SGDPlayers({"G": [{"params": [w]}]}, lr=0.1, total_steps=5, scaler=scaler)
         play.begin(0)
         play.descend({"steep": w.sqrt().sum()}, "G")
         play.descend({"fine": ((w - 1) ** 2).sum()}, "G")
@@ -102,7 +102,7 @@ def test_collected_parts_are_scaled_like_the_rest():
     ends = []
     for scaler in (None, torch.amp.GradScaler("cpu", init_scale=8.0)):
         w = nn.Parameter(torch.tensor([1.0, -2.0]))
-        play = Players({"C": [{"params": [w]}]}, lr=0.1, total_steps=5, scaler=scaler)
+        play = SGDPlayers({"C": [{"params": [w]}]}, lr=0.1, total_steps=5, scaler=scaler)
         play.begin(0)
         play.accumulate({"first": (w**2).sum()}, "C")
         play.descend({"second": w.sum()}, "C")
@@ -112,7 +112,7 @@ def test_collected_parts_are_scaled_like_the_rest():
 
 def test_the_scale_is_part_of_the_state():
     w = nn.Parameter(torch.ones(1))
-    first, second = (Players({"C": [{"params": [w]}]}, scaler=torch.amp.GradScaler("cpu", init_scale=s)) for s in (4.0, 8.0))
+    first, second = (SGDPlayers({"C": [{"params": [w]}]}, scaler=torch.amp.GradScaler("cpu", init_scale=s)) for s in (4.0, 8.0))
     first.begin(0)
     first.descend({"loss": (w**2).sum()}, "C")
     second.load_state_dict(first.state_dict())

@@ -120,7 +120,7 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
 
     g = parser.add_argument_group("method")
     g.add_argument("-m", "--method", default="divergence", metavar="NAME", help=f"one of: {', '.join(METHODS)}")
-    g.add_argument("--preset", metavar="NAME", help="official (the authors' code, default) or paper (the text, literally)")
+    g.add_argument("--preset", metavar="NAME", help="default, code (the authors' released code) or paper (the text, literally)")
     g.add_argument(
         "--hp",
         nargs="+",

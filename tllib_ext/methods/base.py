@@ -1,13 +1,27 @@
-r"""The contract between a method and everything around it.
+r"""The contract between a method and the rest of the package.
 
-A method owns its networks, says who the players are (:meth:`Method.players`), turns one source and one target batch
-into steps of those players (:meth:`Method.update`) and labels images (:meth:`Method.predict`). It never sees target
-labels: a target :class:`Batch` has ``y=None``.
+A method owns its networks, names the players of its game (:meth:`Method.players`), turns one source and one target
+batch into steps of those players (:meth:`Method.update`) and predicts (:meth:`Method.predict`). Target labels are
+unreachable for it: a target :class:`Batch` has ``y=None``.
 """
 
-import math
-from dataclasses import dataclass, field, fields
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import (
+    Any,
+    Callable,
+    ClassVar,
+    Dict,
+    Iterable,
+    List,
+    Mapping,
+    NamedTuple,
+    Optional,
+    Protocol,
+    Sequence,
+    Tuple,
+    Type,
+    TypedDict,
+    cast,
+)
 
 import numpy as np
 import torch
@@ -15,22 +29,34 @@ from torch import Tensor, nn
 
 from tllib_ext.errors import UserError, closest
 from tllib_ext.methods.context import Context
+from tllib_ext.methods.hparams import Hparams, hparam
 from tllib_ext.methods.loss_history import LossHistory
 from tllib_ext.split import LabelSplit
 
-__all__ = ["Batch", "Prediction", "Hparams", "hparam", "Method"]
+__all__ = ["Batch", "Prediction", "Hparams", "hparam", "ParamGroup", "Players", "Method", "inverse_decay"]
+
+#: Names that version 0.1 had for two presets; its configurations still load.
+_RENAMED_PRESETS = {"official": "default", "released": "code"}
+_Hparams = Hparams  # the class attribute of Method has the same name
 
 
 class Batch(NamedTuple):
-    """What a step sees of one domain: inputs, labels (None for the target) and positions in the domain's list."""
+    """One domain's part of a step: inputs, labels (None for the target) and positions in the domain's list."""
 
     x: Tensor
     y: Optional[Tensor]
     index: Tensor
 
+    @property
+    def labels(self) -> Tensor:
+        """``y`` of a source batch."""
+        if self.y is None:
+            raise ValueError("a target batch has no labels")
+        return self.y
+
 
 class Prediction(NamedTuple):
-    r"""What a method says of N images.
+    r"""A method's output for N images.
 
     Shape:
         - probs: :math:`(N, K)`, rows sum to one
@@ -43,46 +69,49 @@ class Prediction(NamedTuple):
     unknown: Tensor
 
 
-def hparam(default: Any, source: str, help: str = "") -> Any:
-    """A hyper-parameter: its default, where that value comes from, what it does."""
-    return field(default=default, metadata={"source": source, "help": help})
+class ParamGroup(TypedDict, total=False):
+    """One parameter group of a player. ``params`` is required; every other entry that is absent is the run's.
+
+    ``lr_mult`` multiplies the learning rate; ``lr``, ``momentum``, ``weight_decay`` and ``nesterov`` replace the run's.
+    """
+
+    params: Iterable[Tensor]
+    lr_mult: float
+    lr: float
+    momentum: float
+    weight_decay: float
+    nesterov: bool
 
 
-@dataclass
-class Hparams:
-    """Base of every method's hyper-parameters: a flat dataclass of :func:`hparam` fields."""
+class Players(Protocol):
+    """What :meth:`Method.update` steps its players with; :class:`tllib_ext.training.players.SGDPlayers` implements it."""
 
-    @classmethod
-    def parse(cls, values: Dict[str, Any]) -> "Hparams":
-        """Build from names and (possibly textual) values; an unknown name is an error that lists the closest."""
-        known = {f.name: f for f in fields(cls)}
-        for name in values:
-            if name not in known:
-                raise UserError(f"unknown hyper-parameter {name!r} of {cls.__qualname__}: {closest(name, known)}")
-        return cls(**{name: cls._convert(known[name], value) for name, value in values.items()})
+    def descend(self, terms: Mapping[str, Tensor], *names: str) -> Tensor:
+        """One step of the named players down the sum of ``terms``; returns the detached sum."""
+        ...
 
-    @staticmethod
-    def _convert(f: Any, value: Any) -> Any:
-        kind = f.metadata.get("type") or (type(f.default) if f.default is not None else None)
-        if not isinstance(value, str) or kind is str:
-            return value
-        if value.lower() in ("none", "null"):
-            return None
-        if kind is bool:
-            if value.lower() not in ("true", "false", "1", "0", "yes", "no"):
-                raise UserError(f"hyper-parameter {f.name}={value!r}: expected true or false")
-            return value.lower() in ("true", "1", "yes")
-        for cast in (kind,) if kind in (int, float) else (int, float):
-            try:
-                number = cast(value)
-            except ValueError:
-                continue
-            if not math.isfinite(number):
-                raise UserError(f"hyper-parameter {f.name}={value!r}: expected a finite number")
-            return number
-        if kind in (int, float):
-            raise UserError(f"hyper-parameter {f.name}={value!r}: expected a number ({kind.__name__})")
-        return value
+    def accumulate(self, terms: Mapping[str, Tensor], *names: str) -> None:
+        """Back-propagate a first part of the next :meth:`descend` of the same players at once."""
+        ...
+
+    def read_flag(self, flag: Tensor) -> Callable[[], bool]:
+        """Start copying a device flag to the host; the returned function waits for the copy."""
+        ...
+
+
+def inverse_decay(progress: float, gamma: float = 10.0) -> float:
+    r"""The learning-rate factor :math:`(1 + \gamma \min(1, p))^{-0.75}`; the DANCE family has :math:`\gamma = 10`.
+
+    Args:
+        progress (float): p, share of the run that is done
+        gamma (float): :math:`\gamma`; 0 is a constant rate
+
+    Examples::
+
+        >>> inverse_decay(0.0), round(inverse_decay(1.0), 4)
+        (1.0, 0.1656)
+    """
+    return (1.0 + gamma * min(1.0, progress)) ** -0.75
 
 
 class Method(nn.Module):
@@ -95,45 +124,69 @@ class Method(nn.Module):
     """
 
     #: the method's hyper-parameters; subclasses replace it.
-    Hparams = Hparams
-    #: True if ``update`` looks at target images.
+    Hparams: ClassVar[Type[_Hparams]] = Hparams
+    #: True if ``update`` uses target images.
     uses_target: bool = True
-    #: named sets of hyper-parameters for ``--preset``; the first is the default.
-    presets: Dict[str, Dict[str, Any]] = {"official": {}}
+    #: named sets of hyper-parameters: ``default`` (ours, first), ``code`` (the authors' released code), ``paper`` (the
+    #: paper's text, where it differs).
+    presets: ClassVar[Dict[str, Dict[str, Any]]] = {"default": {}}
     #: what ``Prediction.score`` is compared with, where there is one number for all images.
     threshold: Optional[float] = None
-    #: beginnings of state names that only training needs (a memory of the target); a saved model leaves them out.
+    #: prefixes of state names that only training needs (a memory of the target); a saved model leaves them out.
     training_only: Tuple[str, ...] = ()
-    #: accumulates what :meth:`observe` is told; set by the run, None outside of one.
+    #: accumulates what :meth:`observe` is given; set by the run, None outside of one.
     audit: Optional[LossHistory] = None
+    hparams: Any
 
-    def __init__(self, backbone: nn.Module, split: LabelSplit, hparams: Optional[Hparams] = None):
+    def __init__(self, backbone: nn.Module, split: LabelSplit, hparams: Optional[_Hparams] = None):
         super().__init__()
         self.backbone = backbone
         self.split = split
         self.hparams = hparams if hparams is not None else self.Hparams()
 
-    def players(self) -> Dict[str, List[Dict[str, Any]]]:
-        """Name -> parameter groups (``params``, ``lr_mult``) of each player that can be told to step."""
+    @classmethod
+    def configure(cls, preset: Optional[str], options: Mapping[str, Any]) -> _Hparams:
+        """The hyper-parameters of a preset (None: the default one) with ``options`` on top."""
+        name = _RENAMED_PRESETS.get(preset, preset) if preset else next(iter(cls.presets))
+        if name not in cls.presets:
+            raise UserError(f"unknown preset {preset!r} of {cls.__name__}: {closest(str(preset), cls.presets)}")
+        return cls.Hparams.parse({**cls.presets[name], **options})
+
+    @property
+    def features_dim(self) -> int:
+        """Width of the backbone's features."""
+        return cast(int, self.backbone.out_features)
+
+    def backbone_groups(self, mult: float = 1.0) -> List[ParamGroup]:
+        """Parameter groups of G: pretrained weights learn at 0.1, a new layer at its own ``lr_mult``; both x ``mult``."""
+        own = cast(float, getattr(self.backbone, "lr_mult", 0.1))
+        return [{"params": self.backbone.parameters(), "lr_mult": own * mult}]
+
+    def players(self) -> Dict[str, List[ParamGroup]]:
+        """Name -> parameter groups of each player that can step."""
         raise NotImplementedError
+
+    def lr_factor(self, step: int, steps: int) -> float:
+        """Factor of every learning rate in iteration ``step`` of ``steps``."""
+        return inverse_decay(step / steps)
 
     def prepare(self, context: Context) -> None:
         """Called once before the first step (and before a checkpoint is loaded); most methods need nothing."""
 
-    def update(self, source: Batch, target: Batch, step: int, play: "Any") -> Dict[str, Tensor]:
+    def update(self, source: Batch, target: Batch, step: int, play: Players) -> Dict[str, Tensor]:
         """One iteration. Returns detached scalars by name; never calls ``.item()``."""
         raise NotImplementedError
 
     def balance_labels(self, given: np.ndarray) -> np.ndarray:
-        """Labels by which source batches are class-balanced; asked once, after :meth:`prepare`."""
+        """Labels by which source batches are class-balanced; called once, after :meth:`prepare`."""
         return given
 
     def observe(self, source: Batch, loss: Tensor, logits: Sequence[Tensor]) -> None:
-        """Tell the audit of the source labels what a step saw: per-sample losses and the heads' logits."""
+        """Give the audit of the source labels one step's per-sample losses and the heads' logits."""
         if self.audit is not None:
             self.audit.add(source.index, loss, logits)
 
     @torch.no_grad()
     def predict(self, x: Tensor) -> Prediction:
-        """Label ``x`` in evaluation mode."""
+        """Classify ``x`` in evaluation mode."""
         raise NotImplementedError

@@ -16,7 +16,7 @@ more, which Adam does not notice and SGD does. Unknown: by the entropy (or confi
 """
 
 from dataclasses import dataclass
-from typing import Any, Dict, List, Optional
+from typing import Dict, List, Optional
 
 import torch
 import torch.nn.functional as F
@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from tllib_ext.distributed import pooled_mean
 from tllib_ext.errors import UserError
-from tllib_ext.methods.base import Batch, Hparams, Method, Prediction, hparam
+from tllib_ext.methods.base import Batch, Hparams, Method, ParamGroup, Players, Prediction, hparam
 from tllib_ext.methods.context import Context
 from tllib_ext.methods.rules import EntropyRule
 from tllib_ext.methods.selection import DropRate, check_drop_rate, pooled_small_loss, resolve_drop_rate
@@ -70,13 +70,13 @@ class CoTeaching(Method):
     def __init__(self, backbone: nn.Module, split: LabelSplit, hparams: Optional[CoTeachingHparams] = None):
         super().__init__(backbone, split, hparams)
         hp, k = self.hparams, split.num_source
-        self.heads = Heads(backbone.out_features, k, temperature=hp.temperature)
+        self.heads = Heads(self.features_dim, k, temperature=hp.temperature)
         self.rule = EntropyRule(k, hp.unknown_rule, hp.unknown_threshold)
         self.threshold = self.rule.threshold
         self.drop_rate, self.ramp_steps = 0.0, 0.0
 
-    def players(self) -> Dict[str, List[Dict[str, Any]]]:
-        return {"G": [{"params": self.backbone.parameters(), "lr_mult": 0.1}],
+    def players(self) -> Dict[str, List[ParamGroup]]:
+        return {"G": self.backbone_groups(),
                 "C": [{"params": self.heads.parameters()}]}  # fmt: skip
 
     def prepare(self, context: Context) -> None:
@@ -87,10 +87,10 @@ class CoTeaching(Method):
         """The share of the batch that is dropped at ``step``: grows from 0 to tau."""
         return self.drop_rate * (min(1.0, step / self.ramp_steps) if self.ramp_steps else 1.0)
 
-    def update(self, source: Batch, target: Batch, step: int, play: Any) -> Dict[str, Tensor]:
+    def update(self, source: Batch, target: Batch, step: int, play: Players) -> Dict[str, Tensor]:
         self.heads.normalise_rows()
         logits = self.heads(self.backbone(source.x))
-        ce = [F.cross_entropy(head.float(), source.y, reduction="none") for head in logits]
+        ce = [F.cross_entropy(head.float(), source.labels, reduction="none") for head in logits]
         self.observe(source, (ce[0] + ce[1]) / 2, logits)
         chosen = [pooled_small_loss(values, self.dropped(step)) for values in ce]
         terms = {"head 1": pooled_mean(ce[0], chosen[1]), "head 2": pooled_mean(ce[1], chosen[0])}

@@ -18,14 +18,14 @@ With clean labels the posterior keeps nearly all of them: nothing is changed and
 
 import io
 from dataclasses import dataclass
-from typing import Any, Dict, Optional, Tuple, Union
+from typing import Dict, Optional, Tuple, Union
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from tllib_ext.labels.transition import LabelModel
-from tllib_ext.methods.base import Batch, hparam
+from tllib_ext.methods.base import Batch, Players, hparam
 from tllib_ext.methods.context import Context
 from tllib_ext.methods.divergence import Divergence, DivergenceHparams
 from tllib_ext.methods.selection import estimate_source_labels
@@ -57,7 +57,7 @@ class Credo(Divergence):
     """
 
     Hparams = CredoHparams
-    presets = {"official": {}}
+    presets = {"default": {}}
     training_only = ("_extra_state",)
 
     def __init__(self, backbone: nn.Module, split: LabelSplit, hparams: Optional[CredoHparams] = None):
@@ -104,7 +104,7 @@ class Credo(Divergence):
     def labels_and_weights(self, source: Batch) -> Tuple[Tensor, Union[Tensor, float]]:
         return self.labels[source.index], self.weights[source.index]
 
-    def update(self, source: Batch, target: Batch, step: int, play: Any) -> Dict[str, Tensor]:
+    def update(self, source: Batch, target: Batch, step: int, play: Players) -> Dict[str, Tensor]:
         if step in self._refresh_at:
             self._ask(current=True)
         return super().update(source, target, step, play)

@@ -14,14 +14,15 @@ entropy of the class probabilities away from :math:`\rho = \frac{1}{2} \log K`:
 <https://arxiv.org/abs/2104.00246>`_ makes of it: cross entropy over the small-loss part of the batch.
 
 The authors' code rounds :math:`\rho` (1.49, 1.354, 1.09), adds 1e-5 inside every logarithm (which cuts the tail of a
-softmax over thousands of entries) and trains in half precision. Preset ``official`` (default) has the rounding and the
-epsilon, preset ``paper`` neither; both compute in float32. Inside the dead zone the loss is -m as in the code; the
+softmax over thousands of entries), calls an image unknown above the rounded :math:`\rho` and trains in half precision.
+Preset ``code`` has all but the last, preset ``paper`` none; preset ``default`` has the rounding and the epsilon in
+training and the exact border at test. All compute in float32. Inside the dead zone the loss is -m as in the code; the
 paper has 0, with the same (zero) gradient. With several processes, batch and neighbours are the global batch's.
 """
 
 import math
 from dataclasses import dataclass
-from typing import Any, Dict, List, Optional, Tuple, Union
+from typing import Dict, List, Optional, Tuple, Union
 
 import torch
 import torch.nn.functional as F
@@ -30,7 +31,7 @@ from torch import Tensor, nn
 from tllib_ext.alignment.divergence import separation
 from tllib_ext.distributed import pooled_mean
 from tllib_ext.errors import UserError
-from tllib_ext.methods.base import Batch, Hparams, Method, Prediction, hparam
+from tllib_ext.methods.base import Batch, Hparams, Method, ParamGroup, Players, Prediction, hparam, inverse_decay
 from tllib_ext.methods.context import Context
 from tllib_ext.methods.rules import EntropyRule
 from tllib_ext.methods.selection import DropRate, check_drop_rate, pooled_small_loss, resolve_drop_rate
@@ -41,7 +42,7 @@ from tllib_ext.split import LabelSplit
 __all__ = ["Dance", "DanceHparams", "DanceSel", "DanceSelHparams", "entropy"]
 
 #: rho of the authors' configurations: log(K) / 2 rounded down for 20 and 9 classes.
-OFFICIAL_RHO = {20: 1.49, 15: 1.354025100551105, 9: 1.09}
+CODE_RHO = {20: 1.49, 15: 1.354025100551105, 9: 1.09}
 
 
 def entropy(logits: Tensor, eps: float = 0.0) -> Tensor:
@@ -63,17 +64,21 @@ def entropy(logits: Tensor, eps: float = 0.0) -> Tensor:
 
 @dataclass
 class DanceHparams(Hparams):
-    """Defaults are the authors' code; the paper's value is named where it differs."""
+    """The source of a default names the authors' code and the paper's text where they differ."""
 
     eta: float = hparam(0.05, "paper §4, code", "weight of both target terms")
-    rho: Union[float, str] = hparam("official", "code: 1.49, 1.354, 1.09; paper: log(K)/2", "official, log_k or a number")
+    rho: Union[float, str] = hparam("code", "code: 1.49, 1.354, 1.09; paper: log(K)/2", "code, log_k or a number")
+    border: str = hparam("log_k", "paper; code: rho", "an image is unknown above half of log K (log_k), or above rho (rho)")
     m: float = hparam(0.5, "paper §4, code", "half width of the dead zone of entropy separation")
     eps: float = hparam(1e-5, "code; paper: 0", "epsilon inside the logarithms of the target terms; 0 is exact")
     temperature: float = hparam(0.05, "paper §4, code", "of the head and of the neighbours")
+    decay_to_last: bool = hparam(False, "ours; code: true", "the learning rate decays over S - 1 steps, not over S")
 
     def __post_init__(self) -> None:
-        if isinstance(self.rho, str) and self.rho not in ("official", "log_k"):
-            raise UserError(f"hyper-parameter rho={self.rho!r}: expected official, log_k or a number")
+        if isinstance(self.rho, str) and self.rho not in ("code", "log_k"):
+            raise UserError(f"hyper-parameter rho={self.rho!r}: expected code, log_k or a number")
+        if self.border not in ("log_k", "rho"):
+            raise UserError(f"hyper-parameter border={self.border!r}: expected log_k or rho")
 
 
 class Dance(Method):
@@ -90,29 +95,40 @@ class Dance(Method):
 
     Hparams = DanceHparams
     training_only = ("bank.",)
-    presets = {"official": {}, "paper": {"rho": "log_k", "eps": 0.0}}
+    presets = {
+        "default": {},
+        "code": {"border": "rho", "decay_to_last": True},
+        "paper": {"rho": "log_k", "eps": 0.0},
+    }
+    hparams: DanceHparams
 
     def __init__(self, backbone: nn.Module, split: LabelSplit, hparams: Optional[DanceHparams] = None):
         super().__init__(backbone, split, hparams)
         hp, k = self.hparams, split.num_source
-        self.head = CosineHead(backbone.out_features, k, hp.temperature)
-        self.bank = FeatureBank(backbone.out_features)
-        self.rho = {"official": OFFICIAL_RHO.get(k, math.log(k) / 2), "log_k": math.log(k) / 2}.get(hp.rho, hp.rho)
-        self.rule = EntropyRule(k)  # reference: log(K)/2 exactly at test, whatever rho is in training
+        self.head = CosineHead(self.features_dim, k, hp.temperature)
+        self.bank = FeatureBank(self.features_dim)
+        named = {"code": CODE_RHO.get(k, math.log(k) / 2), "log_k": math.log(k) / 2}
+        self.rho = named[hp.rho] if isinstance(hp.rho, str) else hp.rho
+        self.rule = EntropyRule(k)
+        if hp.border == "rho":  # reference: the configured thr, rounded, in training and at test
+            self.rule.threshold = self.rho
         self.threshold = self.rule.threshold
 
-    def players(self) -> Dict[str, List[Dict[str, Any]]]:
-        return {"G": [{"params": self.backbone.parameters(), "lr_mult": 0.1}],
+    def players(self) -> Dict[str, List[ParamGroup]]:
+        return {"G": self.backbone_groups(),
                 "C": [{"params": self.head.parameters()}]}  # fmt: skip
+
+    def lr_factor(self, step: int, steps: int) -> float:
+        return inverse_decay(step / max(1, steps - self.hparams.decay_to_last))
 
     def prepare(self, context: Context) -> None:
         self.bank.resize(context.num_target)
 
-    def update(self, source: Batch, target: Batch, step: int, play: Any) -> Dict[str, Tensor]:
+    def update(self, source: Batch, target: Batch, step: int, play: Players) -> Dict[str, Tensor]:
         self.head.normalise_rows()
         hp = self.hparams
         logits_s = self.head(self.backbone(source.x))
-        ce = F.cross_entropy(logits_s.float(), source.y, reduction="none")
+        ce = F.cross_entropy(logits_s.float(), source.labels, reduction="none")
         self.observe(source, ce, [logits_s])
         loss_s, log = self._source_loss(ce, step)
 
@@ -152,6 +168,7 @@ class DanceSel(Dance):
     """DANCE on the small-loss part of every source batch."""
 
     Hparams = DanceSelHparams
+    hparams: DanceSelHparams
 
     def __init__(self, backbone: nn.Module, split: LabelSplit, hparams: Optional[DanceSelHparams] = None):
         super().__init__(backbone, split, hparams)

@@ -12,14 +12,14 @@ tllib counts iterations in lambda (1000 is its unit, 20000 its run); here the sh
 """
 
 from dataclasses import dataclass
-from typing import Any, Dict, List, Optional
+from typing import Dict, List, Optional
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tllib_ext.distributed import pooled_mean
-from tllib_ext.methods.base import Batch, Hparams, Method, Prediction, hparam
+from tllib_ext.methods.base import Batch, Hparams, Method, ParamGroup, Players, Prediction, hparam
 from tllib_ext.methods.context import Context
 from tllib_ext.methods.rules import EntropyRule
 from tllib_ext.modules.adversarial import DomainDiscriminator, domain_loss, gradient_reverse, grl_coefficient
@@ -49,28 +49,28 @@ class Dann(Method):
     def __init__(self, backbone: nn.Module, split: LabelSplit, hparams: Optional[DannHparams] = None):
         super().__init__(backbone, split, hparams)
         hp = self.hparams
-        self.bottleneck = nn.Sequential(nn.Linear(backbone.out_features, hp.bottleneck), nn.BatchNorm1d(hp.bottleneck), nn.ReLU())
+        self.bottleneck = nn.Sequential(nn.Linear(self.features_dim, hp.bottleneck), nn.BatchNorm1d(hp.bottleneck), nn.ReLU())
         self.head = nn.Linear(hp.bottleneck, split.num_source)
         self.discriminator = DomainDiscriminator(hp.bottleneck, hp.hidden, "batch_norm")
         self.rule = EntropyRule(split.num_source, hp.unknown_rule, hp.unknown_threshold)
         self.threshold = self.rule.threshold
         self.steps = 1
 
-    def players(self) -> Dict[str, List[Dict[str, Any]]]:
+    def players(self) -> Dict[str, List[ParamGroup]]:
         mult = self.hparams.lr_mult
         heads = [*self.bottleneck.parameters(), *self.head.parameters()]
-        return {"G": [{"params": self.backbone.parameters(), "lr_mult": 0.1 * mult}],
+        return {"G": self.backbone_groups(mult),
                 "C": [{"params": heads, "lr_mult": mult}],
                 "D": [{"params": self.discriminator.parameters(), "lr_mult": mult}]}  # fmt: skip
 
     def prepare(self, context: Context) -> None:
         self.steps = max(1, context.steps)
 
-    def update(self, source: Batch, target: Batch, step: int, play: Any) -> Dict[str, Tensor]:
+    def update(self, source: Batch, target: Batch, step: int, play: Players) -> Dict[str, Tensor]:
         z = self.bottleneck(self.backbone(torch.cat([source.x, target.x])))
         size = len(source.x)
         logits_s = self.head(z[:size])
-        ce = F.cross_entropy(logits_s.float(), source.y, reduction="none")
+        ce = F.cross_entropy(logits_s.float(), source.labels, reduction="none")
         self.observe(source, ce, [logits_s])
         d = self.discriminator(gradient_reverse(z, grl_coefficient(step / self.steps, self.hparams.grl_gamma)))
         adversarial = 0.5 * (pooled_mean(domain_loss(d[:size], True)) + pooled_mean(domain_loss(d[size:], False)))

@@ -7,10 +7,12 @@ A generator G and heads F1, F2 with three steps per iteration (section 3 of the 
     C   min over G           mean crs(D_t'), n times       eq. 14
     test: unknown iff crs > delta                          eq. 15
 
-The authors' code differs from the paper's text in many constants. Preset ``official`` (default) does what the code
-does, preset ``paper`` what the text says; every difference is one of the hyper-parameters below. What we do
-differently from both, with the same result: Step B has no graph through G (the code back-propagates through it and
-throws the gradient away), and B's target features serve the first repeat of C (same weights, same images).
+The authors' code differs from the paper's text in many constants; every difference is one of the hyper-parameters
+below. Preset ``code`` is the authors' released code, preset ``paper`` the text taken literally. Preset ``default`` is
+the code but for three things: Step C is skipped where no target sample looks known (the code steps on weight decay and
+momentum alone), the warm-up of a short run is shorter, and the learning rate decays over S instead of S - 1 steps.
+Two savings leave the result as it is: Step B has no graph through G (the code back-propagates through it and discards
+the gradient), and B's target features serve the first repeat of C (same weights, same images).
 """
 
 import math
@@ -24,29 +26,29 @@ from tllib_ext.alignment.divergence import cross_divergence, divergences, joint_
 from tllib_ext.distributed import pooled_any, pooled_mean
 from tllib_ext.errors import UserError, closest
 from tllib_ext.labels.transition import LabelModel
-from tllib_ext.methods.base import Batch, Hparams, Method, Prediction, hparam
+from tllib_ext.methods.base import Batch, Hparams, Method, ParamGroup, Players, Prediction, hparam, inverse_decay
 from tllib_ext.methods.context import Context
 from tllib_ext.methods.selection import DropRate, check_drop_rate, estimate_source_labels, pooled_small_loss
 from tllib_ext.modules.batchnorm import BatchNormReplay
 from tllib_ext.modules.heads import Heads
 from tllib_ext.split import LabelSplit
 
-__all__ = ["Divergence", "DivergenceHparams", "ABLATIONS", "PAPER_PRESET"]
+__all__ = ["Divergence", "DivergenceHparams", "ABLATIONS", "CODE_PRESET", "PAPER_PRESET"]
 
 #: What each row of the paper's ablation (Table 4) switches off; ``kl`` flips the sign of the entropy term (eq. 19).
 ABLATIONS = ("no_select", "no_div", "no_crs", "no_ent", "no_sep", "no_minimax", "kl")
 
 #: delta of the authors' configurations, 2 x `thr`: log K rounded down for 20 and 9 classes.
-OFFICIAL_DELTA = {20: 2.98, 15: 2.70805020110221, 9: 2.18}
+CODE_DELTA = {20: 2.98, 15: 2.70805020110221, 9: 2.18}
 
 
 @dataclass
 class DivergenceHparams(Hparams):
-    """Defaults are the authors' code; the paper's value is named where it differs."""
+    """The source of a default names the authors' code and the paper's text where they differ."""
 
     eta: float = hparam(0.05, "code: eta; paper: 1", "weight of every target term")
     lam: float = hparam(0.1, "paper §4, code", "weight of the symmetric KL divergence in the source loss (eq. 8)")
-    delta: Union[float, str] = hparam("official", "code: 2*thr = 2.98, 2.708, 2.18; paper: log K", "official, log_k or a number")
+    delta: Union[float, str] = hparam("code", "code: 2*thr = 2.98, 2.708, 2.18; paper: log K", "code, log_k or a number")
     m: float = hparam(1.0, "paper §4; code: 2*margin", "half width of the dead zone (eq. 12)")
     crs_clip: Optional[float] = hparam(2.0, "code; paper: none", "no push of crs beyond this distance from delta")
     crs_valid: Optional[float] = hparam(2.0, "code; paper: none", "crs term over samples with crs < this x delta")
@@ -56,11 +58,12 @@ class DivergenceHparams(Hparams):
     ent_weight: float = hparam(0.5, "code: works on half the scale; paper: 1", "weight of the entropy term beside crs")
     ent_eps: float = hparam(1e-5, "code; paper: 0", "epsilon inside the logarithm of mean_dist")
     warmup: Optional[int] = hparam(None, "code: 101; paper: 0", "steps of plain training first; default min(101, 4 % of the run)")
+    decay_to_last: bool = hparam(False, "ours; code: true", "the learning rate decays over S - 1 steps, not over S")
     n: int = hparam(4, "paper §4, code", "repeats of Step C")
     drop_rate: DropRate = hparam(None, "code: the true noise rate", "share to drop; none = --rate, or auto")
     reselect: bool = hparam(True, "code; paper: the same D_s'", "select anew in Step B with the updated network")
     c_mean: str = hparam("selected", "code; paper: batch", "Step C averages over the selected samples or the whole batch")
-    skip_empty: bool = hparam(True, "ours; code steps on weight decay alone", "skip Step C when no target sample looks known")
+    skip_empty: bool = hparam(True, "ours; code: false", "skip Step C when no target sample looks known")
     heads: int = hparam(2, "paper", "number of heads; divergences are means over pairs")
     head: str = hparam("cosine", "code", "cosine (temperature 0.05, unit rows) or linear")
     temperature: float = hparam(0.05, "code", "of the cosine heads")
@@ -75,11 +78,8 @@ class DivergenceHparams(Hparams):
                               ("head", ("cosine", "linear")), ("pred_head", ("first", "sum"))):  # fmt: skip
             if getattr(self, name) not in allowed:
                 raise UserError(f"hyper-parameter {name}={getattr(self, name)!r}: expected {' or '.join(allowed)}")
-        if isinstance(self.delta, str) and self.delta not in ("official", "log_k"):
-            try:
-                self.delta = float(self.delta)  # from the command line
-            except ValueError:
-                raise UserError(f"hyper-parameter delta={self.delta!r}: expected official, log_k or a number") from None
+        if isinstance(self.delta, str) and self.delta not in ("code", "log_k"):
+            raise UserError(f"hyper-parameter delta={self.delta!r}: expected code, log_k or a number")
         check_drop_rate(self.drop_rate)
         if self.heads < 2:
             raise UserError(f"--heads {self.heads}: the divergence needs at least 2")
@@ -90,6 +90,9 @@ class DivergenceHparams(Hparams):
         """The names in ``ablate``."""
         return [name for name in self.ablate.split(",") if name]
 
+
+#: The authors' released code.
+CODE_PRESET: Dict[str, Any] = dict(warmup=101, skip_empty=False, decay_to_last=True)
 
 #: The paper's text taken literally. Without the clips, the warm-up and with 20 times the weight it is unstable.
 PAPER_PRESET: Dict[str, Any] = dict(
@@ -111,13 +114,15 @@ class Divergence(Method):
     """
 
     Hparams = DivergenceHparams
-    presets = {"official": {}, "paper": PAPER_PRESET}
+    presets = {"default": {}, "code": CODE_PRESET, "paper": PAPER_PRESET}
+    hparams: DivergenceHparams
 
     def __init__(self, backbone: nn.Module, split: LabelSplit, hparams: Optional[DivergenceHparams] = None):
         super().__init__(backbone, split, hparams)
         hp, k = self.hparams, split.num_source
-        self.heads = Heads(backbone.out_features, k, hp.heads, hp.head, hp.temperature)
-        self.delta = {"official": OFFICIAL_DELTA.get(k, math.log(k)), "log_k": math.log(k)}.get(hp.delta, hp.delta)
+        self.heads = Heads(self.features_dim, k, hp.heads, hp.head, hp.temperature)
+        named = {"code": CODE_DELTA.get(k, math.log(k)), "log_k": math.log(k)}
+        self.delta = named[hp.delta] if isinstance(hp.delta, str) else hp.delta
         off = set(hp.ablations())
         self.eta_crs = 0.0 if off & {"no_crs", "no_sep"} else hp.eta
         self.eta_ent = 0.0 if off & {"no_ent", "no_sep"} else hp.eta * hp.ent_weight * (-1 if "kl" in off else 1)
@@ -127,13 +132,16 @@ class Divergence(Method):
         self.threshold = self.delta
         self.drop_rate = 0.0 if hp.drop_rate in (None, "auto") else float(hp.drop_rate)
         self.warmup = 0
-        #: what is believed about the labels, where somebody asked (``drop_rate=auto``)
+        #: the estimate of the source labels, with ``drop_rate=auto``
         self.label_model: Optional[LabelModel] = None
         self.replay = BatchNormReplay(backbone)
 
-    def players(self) -> Dict[str, List[Dict[str, Any]]]:
-        return {"G": [{"params": self.backbone.parameters(), "lr_mult": 0.1}],
+    def players(self) -> Dict[str, List[ParamGroup]]:
+        return {"G": self.backbone_groups(),
                 "C": [{"params": self.heads.parameters()}]}  # fmt: skip
+
+    def lr_factor(self, step: int, steps: int) -> float:
+        return inverse_decay(step / max(1, steps - self.hparams.decay_to_last))
 
     def prepare(self, context: Context) -> None:
         hp = self.hparams
@@ -148,12 +156,12 @@ class Divergence(Method):
         if not self.select:
             self.drop_rate = 0.0
 
-    def update(self, source: Batch, target: Batch, step: int, play: Any) -> Dict[str, Tensor]:
+    def update(self, source: Batch, target: Batch, step: int, play: Players) -> Dict[str, Tensor]:
         self.heads.normalise_rows()  # reference: once per iteration, before Step A only
         if step < self.warmup:
             return self._warm_up(source, target, play)
 
-        # Step A: everybody learns the selected source samples and separates the target.
+        # Step A: all players learn the selected source samples and separates the target.
         logits_s = self.heads(self.backbone(source.x))
         labels, weights = self.labels_and_weights(source)
         loss_s = joint_loss(logits_s, labels, self.lam)
@@ -204,10 +212,10 @@ class Divergence(Method):
         return log
 
     def labels_and_weights(self, source: Batch) -> Tuple[Tensor, Union[Tensor, float]]:
-        """Labels to learn and their weights: the given ones, all equal. Our own method believes otherwise."""
-        return source.y, 1.0
+        """Labels to learn and their weights: the given ones with equal weights; a subclass may correct them."""
+        return source.labels, 1.0
 
-    def _warm_up(self, source: Batch, target: Batch, play: Any) -> Dict[str, Tensor]:
+    def _warm_up(self, source: Batch, target: Batch, play: Players) -> Dict[str, Tensor]:
         logits_s = self.heads(self.backbone(source.x))
         labels, weights = self.labels_and_weights(source)
         loss_s = joint_loss(logits_s, labels, lam=0.0)
@@ -219,9 +227,9 @@ class Divergence(Method):
         return {"loss": terms["source"].detach()}
 
     def _observe_given(self, source: Batch, loss: Tensor, logits: List[Tensor], labels: Tensor, lam: float) -> None:
-        if self.audit is not None and labels is not source.y:  # the audit is of the given labels, whatever we learn
+        if self.audit is not None and labels is not source.labels:  # the audit is of the given labels, whatever is learnt
             with torch.no_grad():
-                loss = joint_loss(logits, source.y, lam)
+                loss = joint_loss(logits, source.labels, lam)
         self.observe(source, loss, logits)
 
     def _separate_crs(self, crs: Tensor) -> Tensor:

@@ -16,14 +16,14 @@ ETN has no notion of unknown: the customary entropy rule decides.
 
 import math
 from dataclasses import dataclass
-from typing import Any, Dict, List, Optional
+from typing import Dict, List, Optional
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tllib_ext.distributed import gather_rows, pooled_mean
-from tllib_ext.methods.base import Batch, Hparams, Method, Prediction, hparam
+from tllib_ext.methods.base import Batch, Hparams, Method, ParamGroup, Players, Prediction, hparam
 from tllib_ext.methods.context import Context
 from tllib_ext.methods.rules import EntropyRule
 from tllib_ext.modules.adversarial import (
@@ -95,12 +95,12 @@ class Etn(Method):
     """Example transfer network."""
 
     Hparams = EtnHparams
-    presets = {"official": {}, "released": dict(lr_mult=0.1)}
+    presets = {"default": {}, "code": dict(lr_mult=0.1)}
 
     def __init__(self, backbone: nn.Module, split: LabelSplit, hparams: Optional[EtnHparams] = None):
         super().__init__(backbone, split, hparams)
         hp, k = self.hparams, split.num_source
-        self.bottleneck = nn.Linear(backbone.out_features, hp.bottleneck)  # no batch norm, no ReLU
+        self.bottleneck = nn.Linear(self.features_dim, hp.bottleneck)  # no batch norm, no ReLU
         self.head = nn.Linear(hp.bottleneck, k)
         self.discriminator = DomainDiscriminator(hp.bottleneck, hp.hidden, "dropout")
         self.auxiliary = nn.Sequential(*perceptron(hp.bottleneck, hp.hidden, k, "dropout"))
@@ -108,22 +108,22 @@ class Etn(Method):
         self.threshold = self.rule.threshold
         self.steps = 1
 
-    def players(self) -> Dict[str, List[Dict[str, Any]]]:
+    def players(self) -> Dict[str, List[ParamGroup]]:
         mult = self.hparams.lr_mult
         adversaries = [*self.discriminator.parameters(), *self.auxiliary.parameters()]
-        return {"G": [{"params": self.backbone.parameters(), "lr_mult": 0.1 * mult}],
+        return {"G": self.backbone_groups(mult),
                 "C": [{"params": [*self.bottleneck.parameters(), *self.head.parameters()], "lr_mult": mult}],
                 "D": [{"params": adversaries, "lr_mult": mult}]}  # fmt: skip
 
     def prepare(self, context: Context) -> None:
         self.steps = max(1, context.steps)
 
-    def update(self, source: Batch, target: Batch, step: int, play: Any) -> Dict[str, Tensor]:
+    def update(self, source: Batch, target: Batch, step: int, play: Players) -> Dict[str, Tensor]:
         hp = self.hparams
         z_s = self.bottleneck(self.backbone(source.x))
         z_t = self.bottleneck(self.backbone(target.x))
         logits_s, logits_t = self.head(z_s), self.head(z_t)
-        ce = F.cross_entropy(logits_s.float(), source.y, reduction="none")
+        ce = F.cross_entropy(logits_s.float(), source.labels, reduction="none")
         self.observe(source, ce, [logits_s])
 
         z, sizes = torch.cat([z_s, z_t]), (len(z_s), len(z_t))  # no batch norm in the adversaries: one pass is as good
@@ -139,7 +139,7 @@ class Etn(Method):
             "adversarial": hp.trade_off * adversarial,
             "entropy": hp.entropy_weight * pooled_mean(entropy(logits_t)),
             "aux_domain": hp.aux_domain_weight * aux_domain,
-            "aux_class": hp.aux_class_weight * pooled_mean(leaky_bce(aux_s, source.y)),
+            "aux_class": hp.aux_class_weight * pooled_mean(leaky_bce(aux_s, source.labels)),
         }
         play.descend(terms, "G", "C", "D")
         return {"loss": terms["source"].detach(), "adversarial": adversarial.detach(), "aux_domain": aux_domain.detach()}

@@ -12,19 +12,20 @@ The source loss of ``divergence`` is this one with 1 instead of :math:`1 - \lamb
 
 Ours differs from the authors' in two ways: two heads on one backbone instead of two networks (half the cost, a shared
 view of the images), and a ramp that is a share of the run (theirs: 10 of 200 epochs). Their code's default is
-:math:`\lambda = 0.1` (preset ``official``), the paper's experiments have 0.9 (preset ``paper``). For asymmetric noise
-their code halves :math:`\tau`: give ``--drop-rate``. Unknown: by the entropy (or confidence) of the mean probabilities.
+:math:`\lambda = 0.1` (presets ``default`` and ``code``), the paper's experiments have 0.9 (preset ``paper``). For
+asymmetric noise their code halves :math:`\tau`: give ``drop_rate``. Unknown: by the entropy (or confidence) of the mean
+probabilities.
 """
 
 from dataclasses import dataclass
-from typing import Any, Dict
+from typing import Dict
 
 from torch import Tensor
 
 from tllib_ext.alignment.divergence import divergences, joint_loss
 from tllib_ext.distributed import pooled_mean
 from tllib_ext.errors import UserError
-from tllib_ext.methods.base import Batch, hparam
+from tllib_ext.methods.base import Batch, Players, hparam
 from tllib_ext.methods.coteaching import CoTeaching, CoTeachingHparams
 from tllib_ext.methods.selection import pooled_small_loss
 
@@ -53,12 +54,12 @@ class JoCoR(CoTeaching):
     """
 
     Hparams = JoCoRHparams
-    presets = {"official": {}, "paper": {"lam": 0.9}}
+    presets = {"default": {}, "code": {}, "paper": {"lam": 0.9}}
 
-    def update(self, source: Batch, target: Batch, step: int, play: Any) -> Dict[str, Tensor]:
+    def update(self, source: Batch, target: Batch, step: int, play: Players) -> Dict[str, Tensor]:
         self.heads.normalise_rows()
         logits = self.heads(self.backbone(source.x))
-        ce = joint_loss(logits, source.y, lam=0.0)
+        ce = joint_loss(logits, source.labels, lam=0.0)
         self.observe(source, ce / 2, logits)
         lam = self.hparams.lam
         loss = (1 - lam) * ce + lam * divergences(logits)[0]

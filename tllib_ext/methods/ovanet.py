@@ -17,14 +17,14 @@ every iteration. The code trains in half precision, we compute the losses in flo
 
 import math
 from dataclasses import dataclass
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Dict, List, Optional, Tuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tllib_ext.distributed import pooled_mean
-from tllib_ext.methods.base import Batch, Hparams, Method, Prediction, hparam
+from tllib_ext.methods.base import Batch, Hparams, Method, ParamGroup, Players, Prediction, hparam, inverse_decay
 from tllib_ext.split import LabelSplit
 
 __all__ = ["OVANet", "OVANetHparams", "one_vs_all", "binary_entropy"]
@@ -67,11 +67,12 @@ def binary_entropy(logits: Tensor, eps: float = 0.0) -> Tensor:
 
 @dataclass
 class OVANetHparams(Hparams):
-    """Defaults are the authors' code; the paper's value is named where it differs."""
+    """The source of a default names the authors' code and the paper's text where they differ."""
 
     lam: float = hparam(0.1, "paper §4, code: multi", "weight of the target's binary entropy")
     ova_weight: float = hparam(0.5, "code; paper: 1", "weight of the one-vs-all loss beside the cross entropy")
     eps: float = hparam(1e-8, "code; paper: 0", "epsilon inside the logarithms of the one-vs-all terms; 0 is exact")
+    decay_to_last: bool = hparam(False, "ours; code: true", "the learning rate decays over S - 1 steps, not over S")
 
 
 class OVANet(Method):
@@ -87,27 +88,31 @@ class OVANet(Method):
     """
 
     Hparams = OVANetHparams
-    presets = {"official": {}, "paper": {"ova_weight": 1.0, "eps": 0.0}}
+    presets = {"default": {}, "code": {"decay_to_last": True}, "paper": {"ova_weight": 1.0, "eps": 0.0}}
+    hparams: OVANetHparams
     threshold = 0.5
 
     def __init__(self, backbone: nn.Module, split: LabelSplit, hparams: Optional[OVANetHparams] = None):
         super().__init__(backbone, split, hparams)
-        self.closed = nn.Linear(backbone.out_features, split.num_source, bias=False)
-        self.open = nn.Linear(backbone.out_features, 2 * split.num_source, bias=False)
+        self.closed = nn.Linear(self.features_dim, split.num_source, bias=False)
+        self.open = nn.Linear(self.features_dim, 2 * split.num_source, bias=False)
 
-    def players(self) -> Dict[str, List[Dict[str, Any]]]:
-        return {"G": [{"params": self.backbone.parameters(), "lr_mult": 0.1}],
+    def players(self) -> Dict[str, List[ParamGroup]]:
+        return {"G": self.backbone_groups(),
                 "C": [{"params": [*self.closed.parameters(), *self.open.parameters()]}]}  # fmt: skip
 
-    def update(self, source: Batch, target: Batch, step: int, play: Any) -> Dict[str, Tensor]:
+    def lr_factor(self, step: int, steps: int) -> float:
+        return inverse_decay(step / max(1, steps - self.hparams.decay_to_last))
+
+    def update(self, source: Batch, target: Batch, step: int, play: Players) -> Dict[str, Tensor]:
         with torch.no_grad():
             self.open.weight.copy_(F.normalize(self.open.weight, dim=1))
         hp = self.hparams
         f_s = self.backbone(source.x)
         logits = self.closed(f_s)
-        ce = F.cross_entropy(logits.float(), source.y, reduction="none")
+        ce = F.cross_entropy(logits.float(), source.labels, reduction="none")
         self.observe(source, ce, [logits])
-        positive, negative = one_vs_all(self._one_vs_all(f_s), source.y, hp.eps)
+        positive, negative = one_vs_all(self._one_vs_all(f_s), source.labels, hp.eps)
         ent = binary_entropy(self._one_vs_all(self.backbone(target.x)), hp.eps)
         terms = {"source": pooled_mean(ce), "ova": hp.ova_weight * pooled_mean(positive + negative),
                  "entropy": hp.lam * pooled_mean(ent)}  # fmt: skip

@@ -6,14 +6,14 @@ Target images are never looked at, so the batch-norm statistics are the source's
 """
 
 from dataclasses import dataclass
-from typing import Any, Dict, List, Optional
+from typing import Dict, List, Optional
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tllib_ext.distributed import pooled_mean
-from tllib_ext.methods.base import Batch, Hparams, Method, Prediction, hparam
+from tllib_ext.methods.base import Batch, Hparams, Method, ParamGroup, Players, Prediction, hparam
 from tllib_ext.methods.rules import EntropyRule
 from tllib_ext.modules.heads import CosineHead
 from tllib_ext.split import LabelSplit
@@ -38,18 +38,18 @@ class SourceOnly(Method):
 
     def __init__(self, backbone: nn.Module, split: LabelSplit, hparams: Optional[SourceOnlyHparams] = None):
         super().__init__(backbone, split, hparams)
-        self.head = CosineHead(backbone.out_features, split.num_source, self.hparams.temperature)
+        self.head = CosineHead(self.features_dim, split.num_source, self.hparams.temperature)
         self.rule = EntropyRule(split.num_source, self.hparams.unknown_rule, self.hparams.unknown_threshold)
         self.threshold = self.rule.threshold
 
-    def players(self) -> Dict[str, List[Dict[str, Any]]]:
-        return {"G": [{"params": self.backbone.parameters(), "lr_mult": 0.1}],
+    def players(self) -> Dict[str, List[ParamGroup]]:
+        return {"G": self.backbone_groups(),
                 "C": [{"params": self.head.parameters()}]}  # fmt: skip
 
-    def update(self, source: Batch, target: Batch, step: int, play: Any) -> Dict[str, Tensor]:
+    def update(self, source: Batch, target: Batch, step: int, play: Players) -> Dict[str, Tensor]:
         self.head.normalise_rows()
         logits = self.head(self.backbone(source.x))
-        ce = F.cross_entropy(logits.float(), source.y, reduction="none")
+        ce = F.cross_entropy(logits.float(), source.labels, reduction="none")
         self.observe(source, ce, [logits])
         return {"loss": play.descend({"source": pooled_mean(ce)}, "G", "C")}
 

@@ -11,7 +11,7 @@ Four stages, one after the other; f = G(x), z = bottleneck(f), C has K+1 outputs
 
     test: class = argmax over K+1; unknown iff it is K
 
-D sits behind a gradient reversal. The authors' code (preset ``released``) ranks by the *sum* of B_k where the paper has
+D sits behind a gradient reversal. The authors' code (preset ``code``) ranks by the *sum* of B_k where the paper has
 the maximum, and leaves the backbone untouched in stage 1, so that S is later used on features it never saw; the paper
 trains it. The code also starts stage 2 with a fresh C, and puts the two images of stage 2b through C alone, whose batch
 norm then sees two samples: here C goes on, and those images are part of the whole batch. Stages are shares of the run in
@@ -19,7 +19,7 @@ the code's proportions (500, 400, 1500, 400 iterations). ``rounds`` repeats all 
 """
 
 from dataclasses import dataclass
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Dict, List, Optional, Tuple
 
 import torch
 import torch.nn.functional as F
@@ -27,7 +27,7 @@ from torch import Tensor, nn
 
 from tllib_ext.distributed import gather_rows, pooled_mean, rank
 from tllib_ext.errors import UserError
-from tllib_ext.methods.base import Batch, Hparams, Method, Prediction, hparam
+from tllib_ext.methods.base import Batch, Hparams, Method, ParamGroup, Players, Prediction, hparam
 from tllib_ext.methods.context import Context
 from tllib_ext.modules.adversarial import DomainDiscriminator, domain_loss, entropy, gradient_reverse, grl_coefficient
 from tllib_ext.split import LabelSplit
@@ -97,11 +97,11 @@ class Sta(Method):
     """Separate to adapt."""
 
     Hparams = StaHparams
-    presets = {"official": {}, "released": dict(score="sum", stage1_backbone="frozen", lr_mult=0.05, separator_lr_mult=0.1)}
+    presets = {"default": {}, "code": dict(score="sum", stage1_backbone="frozen", lr_mult=0.05, separator_lr_mult=0.1)}
 
     def __init__(self, backbone: nn.Module, split: LabelSplit, hparams: Optional[StaHparams] = None):
         super().__init__(backbone, split, hparams)
-        hp, width = self.hparams, backbone.out_features
+        hp, width = self.hparams, self.features_dim
         self.bottleneck = nn.Linear(width, hp.bottleneck)
         outputs = nn.Linear(hp.bottleneck, split.num_source + 1)
         self.head = nn.Sequential(nn.BatchNorm1d(hp.bottleneck), nn.LeakyReLU(0.2), outputs)
@@ -110,9 +110,9 @@ class Sta(Method):
         self.discriminator = DomainDiscriminator(hp.bottleneck, hp.hidden, "batch_norm", slope=0.2)
         self.steps = 1
 
-    def players(self) -> Dict[str, List[Dict[str, Any]]]:
+    def players(self) -> Dict[str, List[ParamGroup]]:
         mult, separate = self.hparams.lr_mult, self.hparams.separator_lr_mult
-        return {"G": [{"params": self.backbone.parameters(), "lr_mult": 0.1 * mult}],
+        return {"G": self.backbone_groups(mult),
                 "C": [{"params": [*self.bottleneck.parameters(), *self.head.parameters()], "lr_mult": mult}],
                 "B": [{"params": self.binary.parameters(), "lr_mult": separate}],
                 "S": [{"params": self.separator.parameters(), "lr_mult": separate}],
@@ -121,7 +121,7 @@ class Sta(Method):
     def prepare(self, context: Context) -> None:
         self.steps = max(1, context.steps)
 
-    def update(self, source: Batch, target: Batch, step: int, play: Any) -> Dict[str, Tensor]:
+    def update(self, source: Batch, target: Batch, step: int, play: Players) -> Dict[str, Tensor]:
         hp = self.hparams
         share = (step / self.steps * hp.rounds) % 1 + 1e-9  # of the round; the fractions' rounding must not delay a stage
         first = share < hp.stage_1a + hp.stage_1b
@@ -129,7 +129,7 @@ class Sta(Method):
             f_s, f_t = self.backbone(source.x), self.backbone(target.x)
         z_s = self.bottleneck(f_s)
         logits_s = self.head(z_s)
-        ce = F.cross_entropy(logits_s.float(), source.y, reduction="none")
+        ce = F.cross_entropy(logits_s.float(), source.labels, reduction="none")
         self.observe(source, ce, [logits_s[:, : self.split.unknown]])
         terms = {"source": pooled_mean(ce)}
         log = {"loss": terms["source"].detach()}
@@ -147,7 +147,7 @@ class Sta(Method):
     def _separate(self, terms: Dict[str, Tensor], source: Batch, f_s: Tensor, f_t: Tensor, ranking: bool) -> None:
         """Stage 1: the binary classifiers learn the source; S learns from the images they are surest about."""
         k = self.split.num_source
-        bce = F.binary_cross_entropy_with_logits(self.binary(f_s).float(), F.one_hot(source.y, k).float(), reduction="none")
+        bce = F.binary_cross_entropy_with_logits(self.binary(f_s).float(), F.one_hot(source.labels, k).float(), reduction="none")
         terms["binary"] = pooled_mean(bce.sum(-1))
         if not ranking:
             return

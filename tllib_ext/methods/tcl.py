@@ -9,13 +9,13 @@ DANN in which a source sample takes part only while it is easy *and* looks like 
 
 The threshold is on the loss itself, not on a share of the batch: a classifier that has not learnt by the end of the
 warm-up (CE > age = 1.273) drops everything, and the discriminator then sees the target alone; the losses stay finite.
-The authors' code freezes the backbone (preset ``released``); by default it is fine-tuned like that of every other method.
+The authors' code freezes the backbone (preset ``code``); by default it is fine-tuned like that of every other method.
 Momentum is Nesterov's and source batches are class-balanced here, as for every method. Unknown: the entropy rule.
 """
 
 import math
 from dataclasses import dataclass
-from typing import Any, Dict, List, Optional
+from typing import Dict, List, Optional
 
 import torch
 import torch.nn.functional as F
@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from tllib_ext.distributed import pooled_mean
 from tllib_ext.errors import UserError
-from tllib_ext.methods.base import Batch, Hparams, Method, Prediction, hparam
+from tllib_ext.methods.base import Batch, Hparams, Method, ParamGroup, Players, Prediction, hparam
 from tllib_ext.methods.context import Context
 from tllib_ext.methods.rules import EntropyRule
 from tllib_ext.modules.adversarial import DomainDiscriminator, domain_loss, entropy, gradient_reverse, grl_coefficient
@@ -78,12 +78,12 @@ class Tcl(Method):
     """Transferable curriculum."""
 
     Hparams = TclHparams
-    presets = {"official": {}, "released": dict(freeze=True, init="normal", lr_mult=0.3)}
+    presets = {"default": {}, "code": dict(freeze=True, init="normal", lr_mult=0.3)}
 
     def __init__(self, backbone: nn.Module, split: LabelSplit, hparams: Optional[TclHparams] = None):
         super().__init__(backbone, split, hparams)
         hp = self.hparams
-        self.bottleneck = nn.Linear(backbone.out_features, hp.bottleneck)  # no batch norm, no ReLU
+        self.bottleneck = nn.Linear(self.features_dim, hp.bottleneck)  # no batch norm, no ReLU
         self.head = nn.Linear(hp.bottleneck, split.num_source)
         self.discriminator = DomainDiscriminator(hp.bottleneck, hp.hidden, "dropout")
         if hp.init == "normal":
@@ -99,12 +99,12 @@ class Tcl(Method):
             nn.init.normal_(layer.weight, std=std)
             nn.init.constant_(layer.bias, bias)
 
-    def players(self) -> Dict[str, List[Dict[str, Any]]]:
+    def players(self) -> Dict[str, List[ParamGroup]]:
         mult = self.hparams.lr_mult
         players = {"C": [{"params": [*self.bottleneck.parameters(), *self.head.parameters()], "lr_mult": mult}],
                    "D": [{"params": self.discriminator.parameters(), "lr_mult": mult}]}  # fmt: skip
         if not self.hparams.freeze:
-            players["G"] = [{"params": self.backbone.parameters(), "lr_mult": 0.1 * mult}]
+            players["G"] = self.backbone_groups(mult)
         return players
 
     def train(self, mode: bool = True) -> "Tcl":
@@ -116,13 +116,13 @@ class Tcl(Method):
     def prepare(self, context: Context) -> None:
         self.steps = max(1, context.steps)
 
-    def update(self, source: Batch, target: Batch, step: int, play: Any) -> Dict[str, Tensor]:
+    def update(self, source: Batch, target: Batch, step: int, play: Players) -> Dict[str, Tensor]:
         hp, size = self.hparams, len(source.x)
         with torch.set_grad_enabled(not hp.freeze):
             f = self.backbone(torch.cat([source.x, target.x]))  # both domains in one batch
         z = self.bottleneck(f)
         logits = self.head(z)
-        ce = F.cross_entropy(logits[:size].float(), source.y, reduction="none")
+        ce = F.cross_entropy(logits[:size].float(), source.labels, reduction="none")
         self.observe(source, ce, [logits[:size]])
         d = self.discriminator(gradient_reverse(z, grl_coefficient(step / self.steps, hp.grl_gamma)))
         if step < hp.warmup * self.steps:

@@ -11,19 +11,19 @@ sample's part in the adversarial game follows::
 
 D sits behind a gradient reversal; d', the second discriminator, reads z without gradient. The authors' code gives the
 cross entropy a softmax *output*, so that a second softmax squashes its gradient (``double_softmax``, preset
-``released``). Where all weights of a batch are equal, 0/0 in the code, all count the same here.
+``code``). Where all weights of a batch are equal, 0/0 in the code, all count the same here.
 """
 
 import math
 from dataclasses import dataclass
-from typing import Any, Dict, List, Optional
+from typing import Dict, List, Optional
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tllib_ext.distributed import gather_rows, pooled_mean
-from tllib_ext.methods.base import Batch, Hparams, Method, Prediction, hparam
+from tllib_ext.methods.base import Batch, Hparams, Method, ParamGroup, Players, Prediction, hparam
 from tllib_ext.methods.context import Context
 from tllib_ext.modules.adversarial import DomainDiscriminator, domain_loss, entropy, gradient_reverse, grl_coefficient
 from tllib_ext.split import LabelSplit
@@ -70,22 +70,22 @@ class Uan(Method):
     """Universal adaptation network."""
 
     Hparams = UanHparams
-    presets = {"official": {}, "released": dict(double_softmax=True, lr_mult=0.1)}
+    presets = {"default": {}, "code": dict(double_softmax=True, lr_mult=0.1)}
 
     def __init__(self, backbone: nn.Module, split: LabelSplit, hparams: Optional[UanHparams] = None):
         super().__init__(backbone, split, hparams)
         hp = self.hparams
-        self.bottleneck = nn.Linear(backbone.out_features, hp.bottleneck)  # no batch norm, no ReLU
+        self.bottleneck = nn.Linear(self.features_dim, hp.bottleneck)  # no batch norm, no ReLU
         self.head = nn.Linear(hp.bottleneck, split.num_source)
         self.discriminator = DomainDiscriminator(hp.bottleneck, hp.hidden, "dropout")
         self.similarity = DomainDiscriminator(hp.bottleneck, hp.hidden, "dropout")  # d', not adversarial
         self.threshold = -hp.w_0
         self.steps = 1
 
-    def players(self) -> Dict[str, List[Dict[str, Any]]]:
+    def players(self) -> Dict[str, List[ParamGroup]]:
         mult = self.hparams.lr_mult
         adversaries = [*self.discriminator.parameters(), *self.similarity.parameters()]
-        return {"G": [{"params": self.backbone.parameters(), "lr_mult": 0.1 * mult}],
+        return {"G": self.backbone_groups(mult),
                 "C": [{"params": [*self.bottleneck.parameters(), *self.head.parameters()], "lr_mult": mult}],
                 "D": [{"params": adversaries, "lr_mult": mult}]}  # fmt: skip
 
@@ -100,13 +100,13 @@ class Uan(Method):
         """
         return (torch.sigmoid(d.float()) - entropy(logits.float() / temperature) / math.log(logits.shape[-1])).detach()
 
-    def update(self, source: Batch, target: Batch, step: int, play: Any) -> Dict[str, Tensor]:
+    def update(self, source: Batch, target: Batch, step: int, play: Players) -> Dict[str, Tensor]:
         hp = self.hparams
         z_s = self.bottleneck(self.backbone(source.x))
         z_t = self.bottleneck(self.backbone(target.x))
         logits_s, logits_t = self.head(z_s), self.head(z_t)
         scores = logits_s.float().softmax(-1) if hp.double_softmax else logits_s.float()
-        ce = F.cross_entropy(scores, source.y, reduction="none")
+        ce = F.cross_entropy(scores, source.labels, reduction="none")
         self.observe(source, ce, [logits_s])
 
         z, sizes = torch.cat([z_s, z_t]), (len(z_s), len(z_t))  # no batch norm in the discriminators: one pass is as good

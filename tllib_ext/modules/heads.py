@@ -86,11 +86,13 @@ class FeatureBottleneck(nn.Sequential):
 
     Args:
         in_features (int): width of the frozen features
-        out_features (int): width of what the heads see
-        norm (str): ``"batch"``, or ``"none"``, with which a sample's feature is its own affair
+        out_features (int): width of the heads' input
+        norm (str): ``"batch"``, or ``"none"``, with which a sample's output depends on that sample alone
+        lr_mult (float): learning rate of this layer as a multiple of the heads', the same for every method
+            (:meth:`tllib_ext.methods.base.Method.backbone_groups`)
     """
 
-    def __init__(self, in_features: int, out_features: int = 512, norm: str = "batch"):
+    def __init__(self, in_features: int, out_features: int = 512, norm: str = "batch", lr_mult: float = 0.1):
         between = [nn.BatchNorm1d(out_features)] if norm == "batch" else []
         super().__init__(nn.Linear(in_features, out_features), *between, nn.ReLU())
-        self.out_features = out_features
+        self.out_features, self.lr_mult = out_features, lr_mult

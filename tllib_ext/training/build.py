@@ -16,7 +16,7 @@ from tqdm import tqdm
 
 from tllib_ext.cpu.suit import suit_cpu
 from tllib_ext.distributed import gather_objects, rank, world_size
-from tllib_ext.errors import UserError, closest, one_line
+from tllib_ext.errors import UserError, one_line
 from tllib_ext.io import file_lock
 from tllib_ext.methods import METHODS
 from tllib_ext.methods.base import Method
@@ -131,10 +131,7 @@ def method_options(args: argparse.Namespace) -> Dict[str, Any]:
 
 def parse_hparams(cls: Any, preset: Optional[str], options: Dict[str, Any]) -> Any:
     """Preset first, then flags on top."""
-    preset = preset or next(iter(cls.presets))
-    if preset not in cls.presets:
-        raise UserError(f"unknown preset {preset!r} of {cls.__name__}: {closest(preset, cls.presets)}")
-    return cls.Hparams.parse({**cls.presets[preset], **options})
+    return cls.configure(preset, options)
 
 
 def build(args: argparse.Namespace) -> RunParts:

@@ -12,7 +12,7 @@ from tllib_ext.distributed import rank
 from tllib_ext.errors import NonFiniteLoss
 from tllib_ext.methods.base import Batch, Method
 from tllib_ext.modules.synced_batchnorm import average_buffers
-from tllib_ext.training.players import Players
+from tllib_ext.training.players import SGDPlayers
 
 __all__ = ["Meter", "Undo", "fit"]
 
@@ -48,7 +48,7 @@ class Meter:
 class Undo:
     """The state of before a step; calling it takes the step back, batch-norm statistics and momentum included."""
 
-    def __init__(self, method: Method, play: Players):
+    def __init__(self, method: Method, play: SGDPlayers):
         self._parts = [part for part in (method, play, method.audit) if part is not None]
         self._states = [copy.deepcopy(part.state_dict()) for part in self._parts]
 
@@ -59,7 +59,7 @@ class Undo:
 
 def fit(
     method: Method,
-    play: Players,
+    play: SGDPlayers,
     source: Iterator[Batch],
     target: Iterator[Batch],
     steps: range,
@@ -75,7 +75,7 @@ def fit(
 
     Args:
         method (Method): its players' parameters change
-        play (Players): steps them
+        play (SGDPlayers): steps them
         source, target (iterators of Batch): one batch per step; target batches have no labels
         steps (range): e.g. ``range(0, 5001)``
         seed (int): with the step, of dropout and any other chance inside the method

@@ -1,4 +1,4 @@
-"""Who steps: the one place for backward, scaling, averaging over processes, the step itself and the finite check."""
+"""The optimisers of a run: backward, scaling, averaging over processes, the step itself and the finite check."""
 
 import math
 from functools import reduce
@@ -11,36 +11,28 @@ from torch import Tensor
 
 from tllib_ext.distributed import world_size
 from tllib_ext.errors import NonFiniteLoss
+from tllib_ext.methods.base import ParamGroup, inverse_decay
 
-__all__ = ["Players", "inverse_decay"]
-
-
-def inverse_decay(progress: float) -> float:
-    r"""The learning-rate factor :math:`(1 + 10 \min(1, s/S))^{-0.75}` of the DANCE family.
-
-    Examples::
-
-        >>> inverse_decay(0.0), round(inverse_decay(1.0), 4)
-        (1.0, 0.1656)
-    """
-    return (1.0 + 10.0 * min(1.0, progress)) ** -0.75
+__all__ = ["SGDPlayers"]
 
 
-class Players:
-    r"""One SGD optimiser per player of the game; a method tells which of them descend on a loss.
+class SGDPlayers:
+    r"""One SGD optimiser per player of the game; a method names the players that descend on a loss.
+
+    Implements :class:`tllib_ext.methods.base.Players`.
 
     Args:
-        groups (dict): player's name -> list of ``{"params": …, "lr_mult": …}``
-        lr (float): learning rate of a group with ``lr_mult`` 1
+        groups (dict): player's name -> list of :class:`~tllib_ext.methods.base.ParamGroup`
+        lr (float): learning rate of a group with ``lr_mult`` 1 and no ``lr`` of its own
         total_steps (int): S of the schedule
-        momentum (float), weight_decay (float), nesterov (bool): SGD's
+        momentum (float), weight_decay (float), nesterov (bool): SGD's, of groups without their own
         scaler (torch.amp.GradScaler, optional): for float16
-        schedule (callable): progress in [0, 1] -> learning-rate factor
+        schedule (callable): step, total steps -> learning-rate factor
 
     Examples::
 
         >>> w = torch.nn.Parameter(torch.ones(1))
-        >>> play = Players({"C": [{"params": [w]}]}, lr=0.1, total_steps=10)
+        >>> play = SGDPlayers({"C": [{"params": [w]}]}, lr=0.1, total_steps=10)
         >>> play.begin(0); loss = play.descend({"square": (w ** 2).sum()}, "C"); w.item() < 1
         True
     """
@@ -50,14 +42,14 @@ class Players:
 
     def __init__(
         self,
-        groups: Dict[str, List[Dict[str, Any]]],
+        groups: Mapping[str, Sequence[ParamGroup]],
         lr: float = 0.01,
         total_steps: int = 1,
         momentum: float = 0.9,
         weight_decay: float = 5e-4,
         nesterov: bool = True,
-        scaler: Optional[Any] = None,
-        schedule: Callable[[float], float] = inverse_decay,
+        scaler: Optional[torch.amp.GradScaler] = None,
+        schedule: Callable[[int, int], float] = lambda step, steps: inverse_decay(step / steps),
     ):
         self.lr, self.total_steps, self.scaler, self.schedule = lr, max(1, total_steps), scaler, schedule
         self.step = 0
@@ -67,23 +59,26 @@ class Players:
         self._accumulated: Optional[Tuple[Dict[str, Tensor], Sequence[Optional[Tensor]]]] = None
         self.optimisers: Dict[str, torch.optim.SGD] = {}
         for name, player in groups.items():
-            player = [dict(group, params=list(group["params"]), lr_mult=group.get("lr_mult", 1.0)) for group in player]
-            device = player[0]["params"][0].device.type
+            # base_lr, since PyTorch's "lr" is overwritten in every iteration
+            own: List[Dict[str, Any]] = [
+                {"lr_mult": 1.0, **group, "params": list(group["params"]), "base_lr": group.get("lr", lr)} for group in player
+            ]
+            device = own[0]["params"][0].device.type
             self.optimisers[name] = optimiser = torch.optim.SGD(
-                player, lr=lr, momentum=momentum, weight_decay=weight_decay, nesterov=nesterov,
+                own, lr=lr, momentum=momentum, weight_decay=weight_decay, nesterov=nesterov,
                 fused=device in ("cpu", "cuda"),
             )  # fmt: skip
             # Not left to PyTorch: if a scaler skips the first step, its fused SGD goes on with uninitialised memory.
-            for p in (p for group in player for p in group["params"] if momentum):
+            for p in (p for group in optimiser.param_groups for p in group["params"] if group["momentum"]):
                 optimiser.state[p]["momentum_buffer"] = torch.zeros_like(p, requires_grad=False)
 
     def begin(self, step: int) -> None:
         """Set every learning rate for iteration ``step`` (0, 1, …)."""
         self.step, self._accumulated = step, None
-        factor = self.lr * self.schedule(step / self.total_steps)
+        factor = self.schedule(step, self.total_steps)
         for optimiser in self.optimisers.values():
-            for group in optimiser.param_groups:
-                group["lr"] = factor * group["lr_mult"]
+            for group in optimiser.param_groups:  # .get: checkpoints of version 0.1 have no base_lr
+                group["lr"] = group.get("base_lr", self.lr) * factor * group["lr_mult"]
 
     def accumulate(self, terms: Mapping[str, Tensor], *names: str) -> None:
         """A first part of the next :meth:`descend` of the same players: back-propagated at once, so that its graph is

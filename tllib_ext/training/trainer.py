@@ -20,7 +20,7 @@ from tllib_ext.training.console import head, progress_line, tail
 from tllib_ext.training.domain import Steps
 from tllib_ext.training.fit import Meter, fit
 from tllib_ext.training.outputs import compute_outputs, write_outputs
-from tllib_ext.training.players import Players
+from tllib_ext.training.players import SGDPlayers
 from tllib_ext.training.precision import Precision
 from tllib_ext.training.predict import features_of, predict_domain, report_on
 from tllib_ext.training.recorder import Recorder
@@ -88,7 +88,7 @@ class _Training:
         # Before a checkpoint is loaded: a method that changes its mind about labels later was asked at the beginning.
         labels, batch = method.balance_labels(parts.noisy.targets), args.batch_size * world_size()
         self.samplers = (BalancedBatches(labels, batch, args.seed), ShuffledBatches(len(parts.target), batch, args.seed))
-        self.play = Players(method.players(), args.lr, args.steps, scaler=self.precision.scaler)
+        self.play = SGDPlayers(method.players(), args.lr, args.steps, scaler=self.precision.scaler, schedule=method.lr_factor)
         self.play.check_at_once = args.on_nonfinite == "skip"
         self.meter, self.start, self.skipped = Meter(), 0, 0
         self.last: Dict[str, Any] = {}

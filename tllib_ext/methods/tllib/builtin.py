@@ -19,7 +19,7 @@ from tllib_ext.compat import tllib
 from tllib_ext.distributed import pooled_mean
 from tllib_ext.errors import UserError, closest
 from tllib_ext.methods import TLLIB_METHODS
-from tllib_ext.methods.base import Batch, Hparams, Method, Prediction, hparam
+from tllib_ext.methods.base import Batch, Hparams, Method, ParamGroup, Players, Prediction, hparam
 from tllib_ext.methods.context import Context
 from tllib_ext.methods.rules import EntropyRule
 from tllib_ext.split import LabelSplit
@@ -92,7 +92,7 @@ class TllibMethod(Method):
     def classifier(self, part: Any, num_classes: int, **kwargs: Any) -> nn.Module:
         """tllib's classifier of that part, on features."""
         width = self.hparams.bottleneck
-        outside = _NoBackbone(self.backbone.out_features)
+        outside = _NoBackbone(self.features_dim)
         return part.ImageClassifier(outside, num_classes, bottleneck_dim=width, pool_layer=nn.Identity(), **kwargs)
 
     def reversal(self, hi: float = 1.0) -> nn.Module:
@@ -105,23 +105,23 @@ class TllibMethod(Method):
         """tllib's domain discriminator."""
         return tllib("modules.domain_discriminator").DomainDiscriminator(width, 1024, batch_norm=batch_norm)
 
-    def players(self) -> Dict[str, List[Dict[str, Any]]]:
+    def players(self) -> Dict[str, List[ParamGroup]]:
         rest = [p for name, p in self.named_parameters() if not name.startswith("backbone.")]
-        return {"G": [{"params": self.backbone.parameters(), "lr_mult": 0.1}], "C": [{"params": rest}]}
+        return {"G": self.backbone_groups(), "C": [{"params": rest}]}
 
     def prepare(self, context: Context) -> None:
         self.steps = max(1, context.steps)
 
-    def update(self, source: Batch, target: Batch, step: int, play: Any) -> Dict[str, Tensor]:
+    def update(self, source: Batch, target: Batch, step: int, play: Players) -> Dict[str, Tensor]:
         for grl in self.reversals:
             grl.iter_num, grl.max_iters = step, self.steps / self.hparams.grl_gamma
         (y_s, f_s), (y_t, f_t) = self.outputs(source.x, target.x)
-        ce = F.cross_entropy(y_s.float(), source.y, reduction="none")
+        ce = F.cross_entropy(y_s.float(), source.labels, reduction="none")
         self.observe(source, ce, [y_s[:, : self.split.num_source]])
         n = min(len(y_s), len(y_t))  # tllib's losses want as many source as target samples
         with torch.autocast(device_type=y_s.device.type, enabled=False):
-            transfer = self.transfer(y_s[:n].float(), f_s[:n].float(), y_t[:n].float(), f_t[:n].float(), source.y[:n])
-        loss = self.source_loss(ce, source.y)
+            transfer = self.transfer(y_s[:n].float(), f_s[:n].float(), y_t[:n].float(), f_t[:n].float(), source.labels[:n])
+        loss = self.source_loss(ce, source.labels)
         play.descend({"source": loss, **transfer}, "G", "C")
         return {"loss": loss.detach(), **{name: value.detach() for name, value in transfer.items()}}
 

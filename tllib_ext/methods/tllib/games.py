@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from tllib_ext.compat import tllib
 from tllib_ext.distributed import gather_rows, pooled_mean
-from tllib_ext.methods.base import Batch, Prediction, hparam
+from tllib_ext.methods.base import Batch, Players, Prediction, hparam
 from tllib_ext.methods.context import Context
 from tllib_ext.methods.tllib.builtin import Terms, TllibHparams, TllibMethod
 from tllib_ext.methods.tllib.losses import AdversarialHparams, TllibDann
@@ -38,11 +38,11 @@ class TllibMcd(TllibMethod):
     part, Hparams = "alignment.mcd", McdHparams
 
     def build(self, part: Any) -> None:
-        sizes = self.backbone.out_features, self.split.num_source, self.hparams.bottleneck
+        sizes = self.features_dim, self.split.num_source, self.hparams.bottleneck
         self.heads = nn.ModuleList(part.ImageClassifierHead(*sizes, pool_layer=nn.Identity()) for _ in range(2))
         self.discrepancy, self.balance = part.classifier_discrepancy, part.entropy
 
-    def update(self, source: Batch, target: Batch, step: int, play: Any) -> Dict[str, Tensor]:
+    def update(self, source: Batch, target: Batch, step: int, play: Players) -> Dict[str, Tensor]:
         x, n = torch.cat([source.x, target.x]), len(source.x)
 
         def target_probs(f: Tensor) -> List[Tensor]:
@@ -65,7 +65,7 @@ class TllibMcd(TllibMethod):
     def _supervised(self, f: Tensor, source: Batch, observe: bool = False) -> Terms:
         n = len(source.x)
         logits = [head(f).float() for head in self.heads]
-        ce = sum(F.cross_entropy(y[:n], source.y, reduction="none") for y in logits)
+        ce = sum(F.cross_entropy(y[:n], source.labels, reduction="none") for y in logits)
         if observe:
             self.observe(source, ce / 2, [y[:n] for y in logits])
         balance = sum(self.balance(y[n:].softmax(1)) for y in logits)
@@ -134,7 +134,7 @@ class TllibPada(TllibDann):
         self.every = max(1, round(self.hparams.update_share * context.steps))
         self.target_features = context.target_features
 
-    def update(self, source: Batch, target: Batch, step: int, play: Any) -> Dict[str, Tensor]:
+    def update(self, source: Batch, target: Batch, step: int, play: Players) -> Dict[str, Tensor]:
         if step and step % self.every == 0 and self.target_features is not None:
             self.class_weight.copy_(self.weigh(self._target_logits()))
         return super().update(source, target, step, play)

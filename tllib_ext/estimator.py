@@ -1,0 +1,263 @@
+"""Noisy universal domain adaptation on arrays, as a scikit-learn estimator: no files, no run folder."""
+
+from typing import Any, Dict, List, Mapping, Optional
+
+import numpy as np
+import torch
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils import check_array
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from tllib_ext.errors import UserError
+from tllib_ext.labels.audit import LabelAudit, audit_labels
+from tllib_ext.labels.cached import estimate_once
+from tllib_ext.labels.encode import UNKNOWN, as_labels, decode_labels, encode_labels
+from tllib_ext.methods import METHODS
+from tllib_ext.methods.base import Method
+from tllib_ext.methods.context import Context
+from tllib_ext.methods.loss_history import LossHistory
+from tllib_ext.modules.heads import FeatureBottleneck
+from tllib_ext.split import LabelSplit
+from tllib_ext.training.checkpoint import load_method
+from tllib_ext.training.domain import Domain, Steps
+from tllib_ext.training.fit import fit
+from tllib_ext.training.players import Players
+from tllib_ext.training.predict import features_of, predict_domain
+from tllib_ext.vision.datasets.sampling import BalancedBatches, ShuffledBatches
+
+__all__ = ["NoisyUniDA"]
+
+
+class NoisyUniDA(ClassifierMixin, BaseEstimator):
+    r"""Learn from features with partly wrong labels, label other features, and recognise classes that have no label.
+
+    Transductive: training sees the unlabelled target ``Xt`` as well as the labelled source. Features are used as they
+    are given; columns in different units should be standardised first, ``Xs`` and ``Xt`` by the same numbers.
+
+    Args:
+        method (str): a registered method, ``tllib:NAME`` or ``module:Class``. Default: ``"credo"``
+        steps (int): training steps. Default: 1000
+        seed (int): of weights, batches and dropout; equal seeds give equal results on one machine. Default: 0
+        hparams (dict, optional): hyper-parameters of the method, ``{"eta": 0.1}``
+        noise_rate (float, optional): share of wrong labels, for methods that need it; None takes the estimate
+        batch_size (int): rows per domain and step; a smaller domain makes it smaller. Default: 36
+        lr (float): learning rate of the heads, the bottleneck's is a tenth. Default: 0.01
+        bottleneck_dim (int): width of the trainable layer on top of the features. Default: 512
+        device (str): where to train and predict. Default: ``"cpu"``
+        verbose (bool): print the label model and a progress bar. Default: False
+
+    Attributes:
+        classes_ (numpy.ndarray): the :math:`K` labels found in ``ys``, sorted where they can be sorted
+        label_issues_ (numpy.ndarray): source samples for which another class fits better than the given one, most
+            suspicious first; fields ``index``, ``given``, ``suggested``, ``suspicion`` (above 0, below 1)
+        noise_rate_ (float), noise_rate_std_ (float): estimated share of wrong labels and its standard error
+        transition_ (numpy.ndarray): estimated :math:`p(\text{given} \mid \text{true})`, row = true class, :math:`(K, K)`
+        threshold_ (float or None): a sample is unknown if :meth:`score_samples` is above; None for a method without
+            one number for all samples
+        method_ (Method): the trained networks
+        n_features_in_ (int): :math:`D`
+
+    Examples::
+
+        >>> rng = np.random.default_rng(0)
+        >>> true, centres = np.arange(200) % 4, 4 * np.eye(5)
+        >>> Xs = centres[true] + rng.normal(size=(200, 5))
+        >>> ys = np.where(rng.random(200) < 0.2, (true + 1) % 4, true)  # 20 % wrong labels
+        >>> Xt = centres[[0, 1, 4]] + 1.0  # shifted; the last one is of no source class
+        >>> model = NoisyUniDA(steps=100).fit(Xs, ys, np.repeat(Xt, 20, 0) + rng.normal(size=(60, 5)))
+        >>> model.predict(Xt)
+        array([ 0,  1, -1])
+    """
+
+    def __init__(
+        self,
+        method: str = "credo",
+        steps: int = 1000,
+        seed: int = 0,
+        *,
+        hparams: Optional[Mapping[str, Any]] = None,
+        noise_rate: Optional[float] = None,
+        batch_size: int = 36,
+        lr: float = 0.01,
+        bottleneck_dim: int = 512,
+        device: str = "cpu",
+        verbose: bool = False,
+    ):
+        self.method, self.steps, self.seed = method, steps, seed
+        self.hparams, self.noise_rate = hparams, noise_rate
+        self.batch_size, self.lr, self.bottleneck_dim = batch_size, lr, bottleneck_dim
+        self.device, self.verbose = device, verbose
+
+    def fit(self, Xs: Any, ys: Any, Xt: Any = None) -> "NoisyUniDA":
+        r"""Train on labelled source rows and unlabelled target rows.
+
+        Args:
+            Xs (array-like): source features
+            ys (array-like): their labels, some of them wrong; of any hashable kind, but not -1, which means unknown
+            Xt (array-like, optional): target features; without them ``Xs`` is the target too and nothing is unknown
+
+        Shape:
+            - Xs: :math:`(N_s, D)`, ys: :math:`(N_s,)`, Xt: :math:`(N_t, D)`
+        """
+        self._check_parameters()
+        xs = self._rows(Xs, "Xs", reset=True, least=2)  # batch normalisation needs two rows
+        self.classes_, labels = encode_labels(ys, len(xs))
+        xt = xs if Xt is None else self._rows(Xt, "Xt", least=2)
+        device = torch.device(self.device)
+        source, target = Domain(_Rows(xs, labels), device, show_labels=True), Domain(_Rows(xt), device)
+        model = estimate_once(xs, labels, len(self.classes_), self.seed)
+        # The global generator belongs to the caller: it is left as it was.
+        with torch.random.fork_rng([device] if device.type == "cuda" else []):
+            torch.manual_seed(self.seed)
+            method = self._build().to(device)
+            method.audit = history = LossHistory(len(xs), len(self.classes_), device)
+            self._train(method, source, target, labels, model.rate if self.noise_rate is None else self.noise_rate)
+        model = getattr(method, "label_model", None) or model
+        fallback = None if bool((history.visits > 0).all()) else predict_domain(method, source).probs
+        self.label_issues_ = self._issues(labels, audit_labels(history, labels, model.responsibilities, fallback))
+        self.noise_rate_, self.noise_rate_std_ = float(model.rate), float(model.rate_std)
+        self.transition_ = np.array(model.transition)
+        self.threshold_ = np.inf if Xt is None else method.threshold
+        self._keep(_prediction_state(method))
+        return self
+
+    def predict(self, X: Any) -> np.ndarray:
+        """The class of each row, -1 for unknown.
+
+        Whole and float labels give an array of their kind, every other kind gives an object array: ``["cat", -1]``.
+        """
+        probs, _, unknown = self._predict(X)
+        return decode_labels(probs.argmax(1), unknown & (self.threshold_ != np.inf), self.classes_)
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """Probabilities of the source classes in the order of ``classes_``, given that the row is of one of them.
+
+        Unknown has no column: :meth:`score_samples` is its score.
+
+        Shape:
+            - Outputs: :math:`(N, K)`, rows sum to one
+        """
+        return self._predict(X)[0]
+
+    def score_samples(self, X: Any) -> np.ndarray:
+        """How unknown each row looks: **high = unknown**, for every method; ``threshold_`` is the limit.
+
+        This is the direction of every score in this package, and the opposite of scikit-learn's outlier detectors.
+        """
+        return self._predict(X)[1]
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """Accuracy with unknown as one more class: a true label that is not in ``classes_`` should be predicted as -1."""
+        found, known = self.predict(X).tolist(), set(self.classes_.tolist())
+        true = [label if label in known else UNKNOWN for label in as_labels(y, "y").tolist()]
+        if len(true) != len(found):
+            raise UserError(f"X has {len(found)} rows, y has {len(true)} labels: expected one label per row")
+        return float(np.average([a == b for a, b in zip(found, true)], weights=sample_weight))
+
+    def fit_predict(self, Xs: Any, ys: Any, Xt: Any = None) -> np.ndarray:
+        """:meth:`fit`, then :meth:`predict` of the target rows."""
+        return self.fit(Xs, ys, Xt).predict(Xs if Xt is None else Xt)
+
+    def _check_parameters(self) -> None:
+        for name, least in (("steps", 1), ("batch_size", 2), ("bottleneck_dim", 1), ("seed", 0)):
+            value = getattr(self, name)
+            if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < least:
+                raise UserError(f"{name}={value!r}: expected a whole number, at least {least}")
+        if not self.lr > 0:
+            raise UserError(f"lr={self.lr!r}: expected a number above 0")
+        if self.noise_rate is not None and not 0 <= self.noise_rate < 1:
+            raise UserError(f"noise_rate={self.noise_rate!r}: expected a share in [0, 1), or None to estimate it")
+        if not isinstance(self.hparams or {}, Mapping):
+            raise UserError(f"hparams={self.hparams!r}: expected a dict of hyper-parameters, such as {{'eta': 0.1}}")
+
+    def _rows(self, X: Any, name: str, reset: bool = False, least: int = 1) -> np.ndarray:
+        rows = check_array(X, dtype=np.float32, order="C", ensure_min_samples=least, estimator=self, input_name=name)
+        if name == "Xt" and rows.shape[1] != self.n_features_in_:
+            raise UserError(f"Xt has {rows.shape[1]} columns, Xs has {self.n_features_in_}: expected the same features")
+        validate_data(self, X, reset=reset, skip_check_array=True)  # number and names of the columns
+        return rows
+
+    def _build(self) -> Method:
+        cls = METHODS.get(self.method)
+        split = LabelSplit(tuple(f"{label} (class {k})" for k, label in enumerate(self.classes_.tolist())))
+        preset = next(iter(cls.presets.values()))
+        hparams = cls.Hparams.parse({**preset, **(self.hparams or {})})
+        return cls(FeatureBottleneck(self.n_features_in_, self.bottleneck_dim), split, hparams)
+
+    def _train(self, method: Method, source: Domain, target: Domain, labels: np.ndarray, rate: float) -> None:
+        context = Context(
+            steps=self.steps,
+            num_source=len(source),
+            num_target=len(target),
+            rate=rate,
+            seed=self.seed,
+            source_labels=labels,
+            source_inputs=source.features,
+            target_inputs=target.features,
+            say=print if self.verbose else lambda text: None,
+            source_features=lambda: features_of(method.backbone, source),
+            target_features=lambda: features_of(method.backbone, target),
+        )
+        method.prepare(context)
+        batch = min(self.batch_size, len(source), len(target))
+        balanced = BalancedBatches(method.balance_labels(labels), batch, self.seed)
+        shuffled = ShuffledBatches(len(target), batch, self.seed)
+        fit(
+            method,
+            Players(method.players(), self.lr, self.steps),
+            source.train_batches(Steps(balanced, 0, self.steps)),
+            target.train_batches(Steps(shuffled, 0, self.steps)),
+            range(self.steps),
+            self.seed,
+            progress=None if self.verbose else False,
+        )
+
+    def _issues(self, given: np.ndarray, audit: LabelAudit) -> np.ndarray:
+        chosen = np.flatnonzero((audit.suggested != given) & (audit.suspicion > 0))
+        chosen = chosen[np.argsort(-audit.suspicion[chosen], kind="stable")]
+        kind = self.classes_.dtype
+        issues = np.empty(len(chosen), [("index", np.int64), ("given", kind), ("suggested", kind), ("suspicion", np.float64)])
+        issues["index"], issues["suspicion"] = chosen, audit.suspicion[chosen]
+        issues["given"], issues["suggested"] = self.classes_[given[chosen]], self.classes_[audit.suggested[chosen]]
+        return issues
+
+    def _keep(self, state: Dict[str, np.ndarray]) -> None:
+        """Build the networks for prediction, without the training data that the trained object refers to."""
+        with torch.random.fork_rng([]):
+            method = self._build()
+        load_method(method, {name: torch.tensor(value) for name, value in state.items()}, "the estimator")
+        self.method_ = method.to(self.device).eval().requires_grad_(False)
+
+    def _predict(self, X: Any) -> List[np.ndarray]:
+        """Probabilities, scores and whether unknown."""
+        check_is_fitted(self)
+        rows = Domain(_Rows(self._rows(X, "X")), torch.device(self.device))
+        return list(map(np.asarray, predict_domain(self.method_, rows)))
+
+    def __getstate__(self) -> Dict[str, Any]:
+        # Arrays instead of networks: tllib's methods are classes made at lookup, which pickle cannot name.
+        state = dict(super().__getstate__())
+        if "method_" in state:
+            state["method_"] = _prediction_state(self.method_)
+        return state
+
+    def __setstate__(self, state: Dict[str, Any]) -> None:
+        super().__setstate__(state)
+        if isinstance(state.get("method_"), dict):
+            self._keep(state["method_"])
+
+
+class _Rows:
+    """An array as :class:`~tllib_ext.training.domain.Domain` reads a view."""
+
+    def __init__(self, features: np.ndarray, targets: Optional[np.ndarray] = None):
+        self.features, self.targets = features, targets
+
+    def __len__(self) -> int:
+        return len(self.features)
+
+
+def _prediction_state(method: Method) -> Dict[str, np.ndarray]:
+    """What of a method's state prediction needs, as arrays."""
+    state = method.state_dict()
+    return {name: value.cpu().numpy() for name, value in state.items() if not name.startswith(method.training_only)}

@@ -1,9 +1,10 @@
 """Noisy universal domain adaptation on arrays, as a scikit-learn estimator: no files, no run folder."""
 
-from typing import Any, Dict, List, Mapping, Optional
+from typing import Dict, List, Mapping, Optional
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils import check_array
 from sklearn.utils.validation import check_is_fitted, validate_data
@@ -11,7 +12,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from tllib_ext.errors import UserError
 from tllib_ext.labels.audit import LabelAudit, audit_labels
 from tllib_ext.labels.cached import estimate_once
-from tllib_ext.labels.encode import UNKNOWN, as_labels, decode_labels, encode_labels
+from tllib_ext.labels.encode import UNKNOWN, Labels, as_labels, decode_labels, encode_labels
 from tllib_ext.methods import METHODS
 from tllib_ext.methods.base import Method
 from tllib_ext.methods.context import Context
@@ -21,8 +22,9 @@ from tllib_ext.split import LabelSplit
 from tllib_ext.training.checkpoint import load_method
 from tllib_ext.training.domain import Domain, Steps
 from tllib_ext.training.fit import fit
-from tllib_ext.training.players import Players
+from tllib_ext.training.players import SGDPlayers
 from tllib_ext.training.predict import features_of, predict_domain
+from tllib_ext.typing import Record
 from tllib_ext.vision.datasets.sampling import BalancedBatches, ShuffledBatches
 
 __all__ = ["NoisyUniDA"]
@@ -75,7 +77,7 @@ class NoisyUniDA(ClassifierMixin, BaseEstimator):
         steps: int = 1000,
         seed: int = 0,
         *,
-        hparams: Optional[Mapping[str, Any]] = None,
+        hparams: Optional[Mapping[str, object]] = None,
         noise_rate: Optional[float] = None,
         batch_size: int = 36,
         lr: float = 0.01,
@@ -88,7 +90,7 @@ class NoisyUniDA(ClassifierMixin, BaseEstimator):
         self.batch_size, self.lr, self.bottleneck_dim = batch_size, lr, bottleneck_dim
         self.device, self.verbose = device, verbose
 
-    def fit(self, Xs: Any, ys: Any, Xt: Any = None) -> "NoisyUniDA":
+    def fit(self, Xs: ArrayLike, ys: Labels, Xt: Optional[ArrayLike] = None) -> "NoisyUniDA":
         r"""Train on labelled source rows and unlabelled target rows.
 
         Args:
@@ -121,7 +123,7 @@ class NoisyUniDA(ClassifierMixin, BaseEstimator):
         self._keep(_prediction_state(method))
         return self
 
-    def predict(self, X: Any) -> np.ndarray:
+    def predict(self, X: ArrayLike) -> np.ndarray:
         """The class of each row, -1 for unknown.
 
         Whole and float labels give an array of their kind, every other kind gives an object array: ``["cat", -1]``.
@@ -129,7 +131,7 @@ class NoisyUniDA(ClassifierMixin, BaseEstimator):
         probs, _, unknown = self._predict(X)
         return decode_labels(probs.argmax(1), unknown & (self.threshold_ != np.inf), self.classes_)
 
-    def predict_proba(self, X: Any) -> np.ndarray:
+    def predict_proba(self, X: ArrayLike) -> np.ndarray:
         """Probabilities of the source classes in the order of ``classes_``, given that the row is of one of them.
 
         Unknown has no column: :meth:`score_samples` is its score.
@@ -139,14 +141,14 @@ class NoisyUniDA(ClassifierMixin, BaseEstimator):
         """
         return self._predict(X)[0]
 
-    def score_samples(self, X: Any) -> np.ndarray:
+    def score_samples(self, X: ArrayLike) -> np.ndarray:
         """How unknown each row looks: **high = unknown**, for every method; ``threshold_`` is the limit.
 
         This is the direction of every score in this package, and the opposite of scikit-learn's outlier detectors.
         """
         return self._predict(X)[1]
 
-    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+    def score(self, X: ArrayLike, y: Labels, sample_weight: Optional[np.ndarray] = None) -> float:
         """Accuracy with unknown as one more class: a true label that is not in ``classes_`` should be predicted as -1."""
         found, known = self.predict(X).tolist(), set(self.classes_.tolist())
         true = [label if label in known else UNKNOWN for label in as_labels(y, "y").tolist()]
@@ -154,7 +156,7 @@ class NoisyUniDA(ClassifierMixin, BaseEstimator):
             raise UserError(f"X has {len(found)} rows, y has {len(true)} labels: expected one label per row")
         return float(np.average([a == b for a, b in zip(found, true)], weights=sample_weight))
 
-    def fit_predict(self, Xs: Any, ys: Any, Xt: Any = None) -> np.ndarray:
+    def fit_predict(self, Xs: ArrayLike, ys: Labels, Xt: Optional[ArrayLike] = None) -> np.ndarray:
         """:meth:`fit`, then :meth:`predict` of the target rows."""
         return self.fit(Xs, ys, Xt).predict(Xs if Xt is None else Xt)
 
@@ -170,7 +172,7 @@ class NoisyUniDA(ClassifierMixin, BaseEstimator):
         if not isinstance(self.hparams or {}, Mapping):
             raise UserError(f"hparams={self.hparams!r}: expected a dict of hyper-parameters, such as {{'eta': 0.1}}")
 
-    def _rows(self, X: Any, name: str, reset: bool = False, least: int = 1) -> np.ndarray:
+    def _rows(self, X: ArrayLike, name: str, reset: bool = False, least: int = 1) -> np.ndarray:
         rows = check_array(X, dtype=np.float32, order="C", ensure_min_samples=least, estimator=self, input_name=name)
         if name == "Xt" and rows.shape[1] != self.n_features_in_:
             raise UserError(f"Xt has {rows.shape[1]} columns, Xs has {self.n_features_in_}: expected the same features")
@@ -204,7 +206,7 @@ class NoisyUniDA(ClassifierMixin, BaseEstimator):
         shuffled = ShuffledBatches(len(target), batch, self.seed)
         fit(
             method,
-            Players(method.players(), self.lr, self.steps),
+            SGDPlayers(method.players(), self.lr, self.steps, schedule=method.lr_factor),
             source.train_batches(Steps(balanced, 0, self.steps)),
             target.train_batches(Steps(shuffled, 0, self.steps)),
             range(self.steps),
@@ -228,20 +230,20 @@ class NoisyUniDA(ClassifierMixin, BaseEstimator):
         load_method(method, {name: torch.tensor(value) for name, value in state.items()}, "the estimator")
         self.method_ = method.to(self.device).eval().requires_grad_(False)
 
-    def _predict(self, X: Any) -> List[np.ndarray]:
+    def _predict(self, X: ArrayLike) -> List[np.ndarray]:
         """Probabilities, scores and whether unknown."""
         check_is_fitted(self)
         rows = Domain(_Rows(self._rows(X, "X")), torch.device(self.device))
         return list(map(np.asarray, predict_domain(self.method_, rows)))
 
-    def __getstate__(self) -> Dict[str, Any]:
+    def __getstate__(self) -> Record:
         # Arrays instead of networks: tllib's methods are classes made at lookup, which pickle cannot name.
         state = dict(super().__getstate__())
         if "method_" in state:
             state["method_"] = _prediction_state(self.method_)
         return state
 
-    def __setstate__(self, state: Dict[str, Any]) -> None:
+    def __setstate__(self, state: Record) -> None:
         super().__setstate__(state)
         if isinstance(state.get("method_"), dict):
             self._keep(state["method_"])

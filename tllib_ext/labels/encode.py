@@ -1,21 +1,25 @@
 """Labels of any hashable kind to class numbers and back; -1 stands for unknown."""
 
-from typing import Any, List, Tuple, Union
+from typing import Hashable, Sequence, Tuple, Union
 
 import numpy as np
+from numpy.typing import ArrayLike
 from sklearn.utils import assert_all_finite
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import column_or_1d
 
 from tllib_ext.errors import UserError
 
-__all__ = ["UNKNOWN", "as_labels", "encode_labels", "decode_labels"]
+__all__ = ["UNKNOWN", "Labels", "as_labels", "encode_labels", "decode_labels"]
 
 #: the label of a sample that is of none of the known classes.
 UNKNOWN = -1
 
+#: one label per row
+Labels = Union[ArrayLike, Sequence[Hashable]]
 
-def as_labels(values: Any, name: str) -> np.ndarray:
+
+def as_labels(values: Labels, name: str) -> np.ndarray:
     """Labels as a one-dimensional array. Tuples stay whole, values of several kinds keep their kinds.
 
     Args:
@@ -29,10 +33,11 @@ def as_labels(values: Any, name: str) -> np.ndarray:
     """
     if values is None:
         raise UserError(f"{name}: Expected array-like (array or non-string sequence), got None")
-    # NumPy would make columns of tuples, and strings of numbers that stand beside strings.
-    kinds = {type(value) for value in values} if isinstance(values, (list, tuple)) else set()
-    if tuple in kinds or len(kinds) > 1:
-        values = np.fromiter(values, object, len(values))
+    if isinstance(values, (list, tuple)):
+        kinds = {type(value) for value in values}
+        # NumPy would make columns of tuples, and strings of numbers that stand beside strings.
+        if tuple in kinds or len(kinds) > 1:
+            values = np.fromiter(values, object, len(values))
     labels = column_or_1d(values, warn=True)
     if labels.dtype.kind == "f":
         assert_all_finite(labels, input_name=name)
@@ -43,7 +48,7 @@ def as_labels(values: Any, name: str) -> np.ndarray:
     return labels
 
 
-def encode_labels(values: Any, size: int) -> Tuple[np.ndarray, np.ndarray]:
+def encode_labels(values: Labels, size: int) -> Tuple[np.ndarray, np.ndarray]:
     """The classes in the source labels ``ys``, sorted if they can be compared, and the number of each label's class.
 
     Args:
@@ -62,7 +67,7 @@ def encode_labels(values: Any, size: int) -> Tuple[np.ndarray, np.ndarray]:
     if labels.dtype != object:
         classes, numbers = np.unique(labels, return_inverse=True)
     else:
-        found: List[Any] = list(dict.fromkeys(labels.tolist()))
+        found = list(dict.fromkeys(labels.tolist()))
         try:
             found = sorted(found)
         except TypeError:  # of several kinds: they stay in order of appearance

@@ -42,7 +42,7 @@ setup(
         "torch>=2.4",
         "torchvision>=0.19",
         "numpy>=1.24",
-        "scikit-learn>=1.3",
+        "scikit-learn>=1.6",
         "scipy>=1.10",
         "matplotlib>=3.7",
         "Pillow>=9.5",

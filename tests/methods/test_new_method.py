@@ -39,7 +39,7 @@ def test_the_page_has_five_steps():
 
 def test_the_line_looks_like_its_neighbours():
     lines = (ROOT / "tllib_ext" / "methods" / "__init__.py").read_text().splitlines()
-    pattern = r'        "\w+": "tllib_ext\.methods\.\w+:\w+",'
+    pattern = r'        "\w+": \("tllib_ext\.methods\.\w+:\w+", ".+"\),'
     assert re.fullmatch(pattern, LINE.rstrip("\n")) and any(re.fullmatch(pattern, line) for line in lines)
 
 

@@ -9,31 +9,44 @@ if TYPE_CHECKING:
 
 __all__ = ["METHODS", "TLLIB_METHODS"]
 
-_HERE = "tllib_ext.methods"
-
 #: methods by name; ``package.module:Class`` is a name as well. Entry-point group ``tllib_ext.methods``.
 METHODS: "Registry[Type[Method]]" = Registry(
     "method",
     {
         "coteaching": (
-            f"{_HERE}.coteaching:CoTeaching",
+            "tllib_ext.methods.coteaching:CoTeaching",
             "Co-teaching (NeurIPS 2018): each of two networks selects the small-loss samples of the other",
         ),
-        "credo": (f"{_HERE}.credo:Credo", "CREDO (ours): divergence optimisation with estimated labels, needs no noise rate"),
-        "dance": (f"{_HERE}.dance:Dance", "DANCE (NeurIPS 2020): neighbourhood clustering and entropy separation on the target"),
-        "dance_sel": (f"{_HERE}.dance:DanceSel", "DANCE without the source samples of largest loss"),
-        "dann": (f"{_HERE}.dann:Dann", "DANN (JMLR 2016): domain-adversarial training, closed set"),
+        "credo": (
+            "tllib_ext.methods.credo:Credo",
+            "CREDO (ours): divergence optimisation with estimated labels, needs no noise rate",
+        ),
+        "dance": (
+            "tllib_ext.methods.dance:Dance",
+            "DANCE (NeurIPS 2020): neighbourhood clustering and entropy separation on the target",
+        ),
+        "dance_sel": ("tllib_ext.methods.dance:DanceSel", "DANCE without the source samples of largest loss"),
+        "dann": ("tllib_ext.methods.dann:Dann", "DANN (JMLR 2016): domain-adversarial training, closed set"),
         "divergence": (
-            f"{_HERE}.divergence:Divergence",
+            "tllib_ext.methods.divergence:Divergence",
             "Divergence optimisation (CVPR 2021), the paper's method: heads that diverge on unknown classes",
         ),
-        "etn": (f"{_HERE}.etn:Etn", "ETN (CVPR 2019): source samples weighted by transferability, partial"),
-        "jocor": (f"{_HERE}.jocor:JoCoR", "JoCoR (CVPR 2020): two networks, joint loss, samples of small joint loss"),
-        "ovanet": (f"{_HERE}.ovanet:OVANet", "OVANet (ICCV 2021): one-vs-all classifiers that learn the border to unknown"),
-        "source_only": (f"{_HERE}.source_only:SourceOnly", "cross entropy on the given source labels, no adaptation"),
-        "sta": (f"{_HERE}.sta:Sta", "STA (CVPR 2019): separate unknown from known target samples step by step, open set"),
-        "tcl": (f"{_HERE}.tcl:Tcl", "TCL (AAAI 2019): curriculum over noisy source samples, closed set"),
-        "uan": (f"{_HERE}.uan:Uan", "UAN (CVPR 2019): adversarial training weighted by domain similarity and uncertainty"),
+        "etn": ("tllib_ext.methods.etn:Etn", "ETN (CVPR 2019): source samples weighted by transferability, partial"),
+        "jocor": ("tllib_ext.methods.jocor:JoCoR", "JoCoR (CVPR 2020): two networks, joint loss, samples of small joint loss"),
+        "ovanet": (
+            "tllib_ext.methods.ovanet:OVANet",
+            "OVANet (ICCV 2021): one-vs-all classifiers that learn the border to unknown",
+        ),
+        "source_only": ("tllib_ext.methods.source_only:SourceOnly", "cross entropy on the given source labels, no adaptation"),
+        "sta": (
+            "tllib_ext.methods.sta:Sta",
+            "STA (CVPR 2019): separate unknown from known target samples step by step, open set",
+        ),
+        "tcl": ("tllib_ext.methods.tcl:Tcl", "TCL (AAAI 2019): curriculum over noisy source samples, closed set"),
+        "uan": (
+            "tllib_ext.methods.uan:Uan",
+            "UAN (CVPR 2019): adversarial training weighted by domain similarity and uncertainty",
+        ),
     },
     base="tllib_ext.methods.base:Method",
     import_paths=True,
@@ -54,4 +67,4 @@ TLLIB_METHODS = {
     "osbp": "open set by back-propagation",
     "pada": "partial adversarial domain adaptation",
 }
-METHODS.register_prefix("tllib", f"{_HERE}.tllib.builtin:build_class", "a method of tllib", TLLIB_METHODS)
+METHODS.register_prefix("tllib", "tllib_ext.methods.tllib.builtin:build_class", "a method of tllib", TLLIB_METHODS)

@@ -3,22 +3,26 @@
 import os
 import threading
 import warnings
-from typing import Any, Union
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from tllib_ext.errors import UserError
+from tllib_ext.typing import PathLike
+
+if TYPE_CHECKING:
+    from PIL import Image
 
 __all__ = ["IMAGE_SUFFIXES", "as_rgb", "load_image"]
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm")
 
-#: what is looked for inside a file, whatever its suffix; Pillow's other readers are rarely used, and one starts Ghostscript.
+#: the formats that are read, whatever the suffix; one of Pillow's other readers starts Ghostscript.
 FORMATS = ("JPEG", "PNG", "BMP", "GIF", "TIFF", "WEBP", "PPM")
 
 
-class _Quiet:
-    """Pillow's warnings of odd tags and palettes unsaid, that of a decompression bomb raised, while any thread decodes."""
+class _WarningFilters:
+    """While any thread decodes: ignore Pillow's warnings of odd tags and palettes, raise that of a decompression bomb."""
 
     def __init__(self) -> None:
         self._lock, self._users, self._catch = threading.Lock(), 0, warnings.catch_warnings()
@@ -26,7 +30,7 @@ class _Quiet:
     def __enter__(self) -> None:
         from PIL import Image
 
-        with self._lock:  # the filters belong to the whole process: the first sets them, the last puts them back
+        with self._lock:  # the filters are global: the first thread sets them, the last one restores them
             if not self._users:
                 self._catch = warnings.catch_warnings()
                 self._catch.__enter__()
@@ -34,40 +38,40 @@ class _Quiet:
                 warnings.simplefilter("error", Image.DecompressionBombWarning)
             self._users += 1
 
-    def __exit__(self, *exc: Any) -> None:
+    def __exit__(self, *exc: object) -> None:
         with self._lock:
             self._users -= 1
             if not self._users:
                 self._catch.__exit__(None, None, None)
 
 
-_QUIET = _Quiet()
+_FILTERS = _WarningFilters()
 
 
-def load_image(path: Union[str, os.PathLike]) -> Any:
+def load_image(path: PathLike) -> "Image.Image":
     """The image as RGB; an unreadable one is a :class:`~tllib_ext.errors.UserError` that names the file.
 
-    Turned as its EXIF tag says, 16 bits scaled to 8, the first frame of several, transparency left out. An image of more
-    pixels than Pillow takes for honest (89 million) is refused before it is decoded.
+    The image is rotated by its EXIF tag, 16 bits are scaled to 8, the first frame is taken of several, transparency is
+    dropped. An image of more pixels than Pillow's limit (89 million) is refused before it is decoded.
     """
     from PIL import Image, ImageOps
 
-    if not os.path.isfile(path):  # a pipe of that name would be waited for
+    if not os.path.isfile(path):  # opening a pipe would block
         raise UserError(f"{'not an image but a folder or device' if os.path.exists(path) else 'image not found'}: {path}")
     try:
-        with _QUIET, Image.open(path, formats=FORMATS) as image:
+        with _FILTERS, Image.open(path, formats=FORMATS) as image:
             ImageOps.exif_transpose(image, in_place=True)
             image.load()
             return as_rgb(_eight_bits(image))
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
         limit = f"more than {Image.MAX_IMAGE_PIXELS:,} pixels"
         raise UserError(f"image too large to be decoded safely: {path} ({limit}); make it smaller") from None
-    except Exception as error:  # Pillow lets a damaged file surface as nearly anything: OSError, struct.error, KeyError …
+    except Exception as error:  # Pillow raises nearly anything for a damaged file: OSError, struct.error, KeyError …
         raise UserError(f"unreadable image {path}: {error}") from None
 
 
-def _eight_bits(image: Any) -> Any:
-    """Grey of 16 bits scaled to 8, where Pillow's own conversion would cut everything off at 255."""
+def _eight_bits(image: "Image.Image") -> "Image.Image":
+    """Scale 16-bit grey to 8 bits, where Pillow's own conversion would clip at 255."""
     if not image.mode.startswith("I"):
         return image
     from PIL import Image
@@ -76,6 +80,6 @@ def _eight_bits(image: Any) -> Any:
     return Image.fromarray(((values + 128) // 257).astype(np.uint8))
 
 
-def as_rgb(image: Any) -> Any:
-    """A PIL image in RGB; the same one if it is, of which ``convert`` would make a copy."""
+def as_rgb(image: "Image.Image") -> "Image.Image":
+    """A PIL image in RGB, without a copy if it is RGB already."""
     return image if image.mode == "RGB" else image.convert("RGB")

@@ -1,4 +1,4 @@
-r"""Which classes are shared, which are private: the only place that knows label indices.
+r"""Which classes are shared and which are private. This file alone defines label indices.
 
 Source labels are ``0..K-1`` (shared classes first, then source-private ones), every target-private class is the one
 label ``K``. No other file does arithmetic with ``K``.
@@ -40,9 +40,9 @@ class LabelSplit:
         names = self.shared + self.source_private + self.target_private
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
-            raise UserError(f"a class stands in two parts of the split: {', '.join(twice)}")
+            raise UserError(f"a class is in two parts of the split: {', '.join(twice)}")
         if {"", "unknown"} & set(self.source_classes):
-            raise UserError("a source class has no name or is called 'unknown', which stands for every other class: rename it")
+            raise UserError("a source class has no name or is called 'unknown', the name of every other class: rename it")
         if self.num_source < 2:
             raise UserError(f"a classifier needs at least 2 source classes, the split has {self.num_source}")
 
@@ -124,18 +124,18 @@ class LabelSplit:
                 raise ValueError
         except ValueError:
             raise UserError(
-                f"--split {text!r} is neither a/b/c (shared/source private/target private, e.g. 10/10/11) nor a preset; "
+                f"split {text!r} is neither a/b/c (shared/source private/target private, e.g. 10/10/11) nor a preset; "
                 + closest(text, PRESETS)
             ) from None
         if sum(sizes) > len(classes):
-            raise UserError(f"--split {text} asks for {sum(sizes)} classes, the data has {len(classes)}")
+            raise UserError(f"split {text} has {sum(sizes)} classes, the data has {len(classes)}")
         a, b, _ = sizes
         names = tuple(classes)[: sum(sizes)]
         return cls(names[:a], names[a : a + b], names[a + b :])
 
 
 def _preset(shared: str, source_private: str, target_private: str) -> LabelSplit:
-    return LabelSplit(shared.split(), source_private.split(), target_private.split())
+    return LabelSplit(tuple(shared.split()), tuple(source_private.split()), tuple(target_private.split()))
 
 
 #: The benchmarks' splits by the names of classes, whose order is part of the benchmark (pair noise flips k to k+1).

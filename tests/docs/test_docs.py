@@ -48,7 +48,7 @@ def world(tmp_path_factory):
     from PIL import Image
 
     from tllib_ext.cli.parser import run_main
-    from tllib_ext.vision.datasets.catalog import KNOWN
+    from tllib_ext.vision.datasets.benchmarks import BENCHMARKS
 
     root, rng = tmp_path_factory.mktemp("world"), np.random.default_rng(0)
 
@@ -56,10 +56,10 @@ def world(tmp_path_factory):
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray((colour + rng.integers(0, 40, (12, 12, 3))).astype(np.uint8)).save(path)
 
-    office, names = root / "data" / "office31", KNOWN["Office31"].classes
+    office, names = root / "data" / "office31", BENCHMARKS["Office31"].classes
     colours = rng.integers(0, 200, (len(names), 3))
     (office / "image_list").mkdir(parents=True)
-    for domain, stem in KNOWN["Office31"].lists.items():
+    for domain, stem in BENCHMARKS["Office31"].lists.items():
         paths = [f"{domain}/images/{name}/{i}.png" for name in names for i in range(2)]
         for path, colour in zip(paths, colours.repeat(2, 0)):
             photo(office / path, colour)

@@ -16,7 +16,7 @@ from tllib_ext.errors import UserError
 from tllib_ext.evaluation.suspects_file import read_suspects, write_suspects
 from tllib_ext.labels.audit import audit_labels, audit_quality, detection_quality, suspicion
 from tllib_ext.split import LabelSplit
-from tllib_ext.vision.datasets.noisy import read_transition
+from tllib_ext.vision.datasets.noises import read_transition
 
 NASTY = ("=cmd|' /C calc'!A0", "<script>alert(1)</script>", 'a,b"c', "'quoted'", "two\nlines")
 SPLIT = LabelSplit(NASTY[:3], NASTY[3:])

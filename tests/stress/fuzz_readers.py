@@ -12,7 +12,7 @@ from tllib_ext.errors import UserError
 from tllib_ext.evaluation.files import load_split, read_predictions
 from tllib_ext.split import LabelSplit
 from tllib_ext.vision.datasets.imagelist import FeatureList, ImageList
-from tllib_ext.vision.datasets.noisy import read_transition
+from tllib_ext.vision.datasets.noises import read_transition
 
 SPLIT = LabelSplit(["mug", "=pen"], ["cup"], ["jar"])
 

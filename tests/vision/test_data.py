@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 
 from tllib_ext.errors import UserError
 from tllib_ext.split import PRESETS, LabelSplit
-from tllib_ext.vision.datasets.catalog import KNOWN, find_domain, open_data
+from tllib_ext.vision.datasets.benchmarks import BENCHMARKS
+from tllib_ext.vision.datasets.builder import find_domain
+from tllib_ext.vision.datasets.catalog import open_data
 from tllib_ext.vision.datasets.imagelist import FeatureList, ImageList
 from tllib_ext.vision.datasets.sampling import BalancedBatches, ShuffledBatches
 from tllib_ext.vision.datasets.universal import UniversalView
@@ -22,7 +24,7 @@ OFFICE = SHARED / "data" / "office31"
 def test_presets_cover_the_data_set_by_name(name, sizes):
     split = PRESETS[name]
     assert str(split) == sizes and split.scenario == "universal"
-    assert set(split.source_classes + split.target_private) == set(KNOWN[name].classes)
+    assert set(split.source_classes + split.target_private) == set(BENCHMARKS[name].classes)
 
 
 @pytest.mark.parametrize("domain", ["Art", "Clipart", "Product", "Real", "amazon", "dslr", "webcam"])
@@ -69,8 +71,8 @@ def test_impossible_splits(parts):
     "text, found", [("A", "Art"), ("art", "Art"), ("Pr", "Product"), ("r", "Real_World"), ("RW", "Real_World")]
 )
 def test_domains_by_letter_name_and_beginning(text, found):
-    known = KNOWN["OfficeHome"]
-    assert find_domain(text, list(known.lists), known.domains) == found
+    known = BENCHMARKS["OfficeHome"]
+    assert find_domain(text, list(known.lists), known.letters) == found
 
 
 def test_ambiguous_and_unknown_domains():
@@ -82,17 +84,17 @@ def test_ambiguous_and_unknown_domains():
 
 
 def write_layout(root, name):
-    known = KNOWN[name]
+    known = BENCHMARKS[name]
     (root / "image_list").mkdir(parents=True)
     for domain, stem in known.lists.items():
         lines = [f"{domain}/{c}/{i} x.jpg {k}" for k, c in enumerate(known.classes) for i in range(2)]
         (root / "image_list" / f"{stem}.txt").write_text("\n".join(lines) + "\n")
 
 
-@pytest.mark.parametrize("name", list(KNOWN))
+@pytest.mark.parametrize("name", list(BENCHMARKS))
 def test_layouts_are_recognised_and_read_by_class_name(tmp_path, name):
     write_layout(tmp_path, name)
-    source, target = list(KNOWN[name].domains)[:2]
+    source, target = list(BENCHMARKS[name].letters)[:2]
     data = open_data(str(tmp_path), source=source, target=target)
     assert data.name == name and data.split == PRESETS[name]
     view = UniversalView(data.target, data.split, "target")

@@ -26,9 +26,10 @@ from torch import Tensor, nn
 from tllib_ext import compat
 from tllib_ext.errors import UserError
 from tllib_ext.vision.datasets import glyphs
-from tllib_ext.vision.datasets.catalog import find_domain
+from tllib_ext.vision.datasets.builder import find_domain
 from tllib_ext.vision.datasets.imagelist import ImageFolder
-from tllib_ext.vision.models.backbones import BACKBONES, build_backbone
+from tllib_ext.vision.models import BACKBONES
+from tllib_ext.vision.models.backbones import build_backbone
 
 __all__ = ["GlyphsList", "FolderList", "FeatureMap", "backbone", "register", "run", "main"]
 

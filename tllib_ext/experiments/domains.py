@@ -1,13 +1,13 @@
 """The domains that some data offers and the tasks between them, without reading an image."""
 
-import os
 from dataclasses import dataclass
 from typing import Dict, NamedTuple, Optional, Tuple
 
-from tllib_ext.errors import UserError, closest
+from tllib_ext.errors import UserError
 from tllib_ext.experiments.paper import benchmark_of
-from tllib_ext.vision.datasets import catalog
-from tllib_ext.vision.datasets.catalog import DATA_NAMES, KNOWN, find_domain
+from tllib_ext.vision.datasets import DATASETS
+from tllib_ext.vision.datasets.builder import DatasetBuilder, find_domain
+from tllib_ext.vision.datasets.catalog import recognise
 
 __all__ = ["Task", "Domains", "domains_in"]
 
@@ -54,23 +54,9 @@ def domains_in(root: Optional[str], data: str = "auto") -> Domains:
         >>> domains_in(None).names
         ('print', 'hand', 'scene')
     """
-    if data not in DATA_NAMES:
-        raise UserError(f"unknown dataset {data!r}: {closest(data, DATA_NAMES)}")
-    if data == "Glyphs" or (root is None and data == "auto"):
-        from tllib_ext.vision.datasets.glyphs import DOMAINS
-
-        return Domains("Glyphs", tuple(DOMAINS.values()), dict(DOMAINS))
-    if root is None:
-        raise UserError(f"-d {data} needs the data's folder: DIR -d {data}")
-    if not os.path.isdir(root):
-        raise UserError(catalog._missing_folder(root, data))
-    if data == "auto":
-        data = catalog._recognise(root)
-    if data.removeprefix("tllib:") in KNOWN:
-        letters = KNOWN[data.removeprefix("tllib:")].domains
-        return Domains(data, tuple(letters.values()), dict(letters))
-    names = catalog._stems(root) if data == "features" else catalog._subfolders(root)
-    if len(names) < 2:
-        layout = "<domain>.npz" if data == "features" else "<domain>/<class>/<image>"
-        raise UserError(f"{root} holds {len(names)} domain(s), a task needs two: expected {root}/{layout}")
-    return Domains(data, tuple(names), {})
+    data = recognise(root) if data == "auto" else data
+    builder = DATASETS.get(data)
+    if not isinstance(builder, DatasetBuilder):
+        raise UserError(f"the data set {data} does not list its domains: name the tasks, e.g. source2target")
+    names = builder.domains(builder.folder(root, data))
+    return Domains(data, tuple(names), dict(builder.letters))

@@ -13,7 +13,7 @@ from tllib_ext.errors import UserError, closest
 from tllib_ext.experiments.domains import Domains, Task
 from tllib_ext.experiments.paper import noise_code, paper_tables
 from tllib_ext.methods import METHODS, TLLIB_METHODS
-from tllib_ext.vision.datasets.noisy import NOISES
+from tllib_ext.vision.datasets import NOISES
 
 __all__ = ["Noise", "Variant", "Cell", "parse_tasks", "parse_noises", "parse_methods", "parse_seeds", "plan", "folder_name"]
 

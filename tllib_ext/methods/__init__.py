@@ -15,38 +15,20 @@ METHODS: "Registry[Type[Method]]" = Registry(
     {
         "coteaching": (
             "tllib_ext.methods.coteaching:CoTeaching",
-            "Co-teaching (NeurIPS 2018): each of two networks selects the small-loss samples of the other",
+            "Co-teaching (NeurIPS 2018): two networks exchange their small-loss samples",
         ),
-        "credo": (
-            "tllib_ext.methods.credo:Credo",
-            "CREDO (ours): divergence optimisation with estimated labels, needs no noise rate",
-        ),
-        "dance": (
-            "tllib_ext.methods.dance:Dance",
-            "DANCE (NeurIPS 2020): neighbourhood clustering and entropy separation on the target",
-        ),
+        "credo": ("tllib_ext.methods.credo:Credo", "CREDO (ours): divergence optimisation, noise rate estimated"),
+        "dance": ("tllib_ext.methods.dance:Dance", "DANCE (NeurIPS 2020): neighbourhood clustering, entropy separation"),
         "dance_sel": ("tllib_ext.methods.dance:DanceSel", "DANCE without the source samples of largest loss"),
         "dann": ("tllib_ext.methods.dann:Dann", "DANN (JMLR 2016): domain-adversarial training, closed set"),
-        "divergence": (
-            "tllib_ext.methods.divergence:Divergence",
-            "Divergence optimisation (CVPR 2021), the paper's method: heads that diverge on unknown classes",
-        ),
-        "etn": ("tllib_ext.methods.etn:Etn", "ETN (CVPR 2019): source samples weighted by transferability, partial"),
+        "divergence": ("tllib_ext.methods.divergence:Divergence", "the paper (CVPR 2021): divergence of two classifier heads"),
+        "etn": ("tllib_ext.methods.etn:Etn", "ETN (CVPR 2019): source weighted by transferability, partial"),
         "jocor": ("tllib_ext.methods.jocor:JoCoR", "JoCoR (CVPR 2020): two networks, joint loss, samples of small joint loss"),
-        "ovanet": (
-            "tllib_ext.methods.ovanet:OVANet",
-            "OVANet (ICCV 2021): one-vs-all classifiers that learn the border to unknown",
-        ),
+        "ovanet": ("tllib_ext.methods.ovanet:OVANet", "OVANet (ICCV 2021): one-vs-all classifiers detect unknown"),
         "source_only": ("tllib_ext.methods.source_only:SourceOnly", "cross entropy on the given source labels, no adaptation"),
-        "sta": (
-            "tllib_ext.methods.sta:Sta",
-            "STA (CVPR 2019): separate unknown from known target samples step by step, open set",
-        ),
+        "sta": ("tllib_ext.methods.sta:Sta", "STA (CVPR 2019): progressive separation of unknown samples, open set"),
         "tcl": ("tllib_ext.methods.tcl:Tcl", "TCL (AAAI 2019): curriculum over noisy source samples, closed set"),
-        "uan": (
-            "tllib_ext.methods.uan:Uan",
-            "UAN (CVPR 2019): adversarial training weighted by domain similarity and uncertainty",
-        ),
+        "uan": ("tllib_ext.methods.uan:Uan", "UAN (CVPR 2019): adversarial training with sample weights, universal"),
     },
     base="tllib_ext.methods.base:Method",
     import_paths=True,

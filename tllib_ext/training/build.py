@@ -25,7 +25,8 @@ from tllib_ext.modules.synced_batchnorm import normalise_globally
 from tllib_ext.training.compile import compile_network
 from tllib_ext.training.domain import Domain
 from tllib_ext.training.predict import features_of
-from tllib_ext.vision.datasets.catalog import Data, cache_dir, open_data
+from tllib_ext.vision.datasets.builder import Data, cache_dir
+from tllib_ext.vision.datasets.catalog import open_data
 from tllib_ext.vision.datasets.check import bad_images, without_images
 from tllib_ext.vision.datasets.frozen import files_digest, read_cached, state_digest, write_cached
 from tllib_ext.vision.datasets.noisy import NoisyLabels
@@ -221,6 +222,9 @@ def _inputs(args: argparse.Namespace, data: Data, noisy: NoisyLabels, target_vie
 
 
 def _extract(folder: Path, key: str, frozen: nn.Module, domain: Domain, title: str) -> np.ndarray:
+    features = read_cached(folder, key)
+    if all(gather_objects(features is not None)):  # without a lock: the cache may be on a read-only disk
+        return features
     name = hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()[:32]
     # The first of another run's processes that need the same features makes them, the others wait and find them.
     with file_lock(cache_dir() / "locks" / name) if rank() == 0 else nullcontext():

@@ -14,7 +14,7 @@ from tllib_ext.labels.cached import estimate_once
 from tllib_ext.training.build import RunParts
 from tllib_ext.training.feature_map import Subset, choose, groups_of, tsne
 from tllib_ext.training.predict import over_domain
-from tllib_ext.vision.datasets.noisy import write_transition
+from tllib_ext.vision.datasets.noises import write_transition
 
 __all__ = ["RunOutputs", "compute_outputs", "write_outputs"]
 

@@ -1,1 +1,44 @@
-"""Label splits, image lists, views and label noise."""
+"""Data sets, views with label splits, simulated label noise, caches of decoded images and of features."""
+
+from typing import TYPE_CHECKING, Callable
+
+from tllib_ext.registry import Registry
+
+if TYPE_CHECKING:
+    from tllib_ext.vision.datasets.builder import Data, DataRequest
+    from tllib_ext.vision.datasets.noises import Noise
+
+__all__ = ["DATASETS", "NOISES"]
+
+#: data sets by name: callables as :class:`~tllib_ext.vision.datasets.builder.DatasetBuilder` describes them.
+#: Entry-point group ``tllib_ext.datasets``.
+DATASETS: "Registry[Callable[[DataRequest], Data]]" = Registry(
+    "dataset",
+    {
+        "Office31": ("tllib_ext.vision.datasets.benchmarks:office31", "Office-31 in tllib's layout: A, D, W"),
+        "OfficeHome": ("tllib_ext.vision.datasets.benchmarks:office_home", "Office-Home in tllib's layout: Ar, Cl, Pr, Rw"),
+        "VisDA2017": ("tllib_ext.vision.datasets.benchmarks:visda2017", "VisDA-2017 in tllib's layout: Synthetic, Real"),
+        "Glyphs": ("tllib_ext.vision.datasets.glyphs:glyphs", "embedded: letters and digits in three styles, drawn when used"),
+        "folder": ("tllib_ext.vision.datasets.folders:folder", "your own images: DIR/<domain>/<class>/<image>"),
+        "features": ("tllib_ext.vision.datasets.folders:features", "your own features: DIR/<domain>.npz"),
+    },
+    forms={"auto": "recognised from the files (default)"},
+)
+DATASETS.register_prefix(
+    "tllib",
+    "tllib_ext.vision.datasets.benchmarks:from_tllib",
+    "through tllib's own class",
+    {name: f"{name} through tllib's own class, which can download it" for name in ("Office31", "OfficeHome", "VisDA2017")},
+)
+
+#: kinds of simulated label noise: functions as :mod:`tllib_ext.vision.datasets.noises` describes them.
+#: Entry-point group ``tllib_ext.noises``.
+NOISES: "Registry[Noise]" = Registry(
+    "noise",
+    {
+        "none": ("tllib_ext.vision.datasets.noises:none", "the given labels"),
+        "pair": ("tllib_ext.vision.datasets.noises:pair", "class k becomes k + 1 with probability RATE"),
+        "symmetric": ("tllib_ext.vision.datasets.noises:symmetric", "a class becomes any other with probability RATE"),
+    },
+    forms={"FILE.csv": "a row-stochastic transition matrix, rows are true classes", "FILE.npy": "the same as an array"},
+)

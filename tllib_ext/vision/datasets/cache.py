@@ -1,7 +1,7 @@
-"""Decoded images of a view in one memory-mapped file, under a key of everything that decides the pixels.
+"""A cache of decoded images: all images of a view in one memory-mapped file, under a digest of everything they depend on.
 
-A file appears whole or not at all. Who finds a builder at work waits for it and uses what it built; who dies while
-building leaves nothing that anybody would take for a cache.
+Files are written atomically under a lock: a process that finds another one building the same file waits for it, and a
+process that is killed leaves no file behind. A complete cache may be on a read-only disk.
 """
 
 import errno
@@ -9,23 +9,24 @@ import hashlib
 import os
 import socket
 from pathlib import Path
-from typing import Any, Callable, Optional
+from typing import Callable, Optional, Tuple
 
 import numpy as np
 
 from tllib_ext.errors import UserError
 from tllib_ext.io import file_lock
 from tllib_ext.vision.datasets.frozen import files_digest, in_threads
+from tllib_ext.vision.datasets.types import ImageView
 from tllib_ext.vision.transforms import decode
 
 __all__ = ["read_pixels", "pixel_key", "decode_all", "cached_pixels"]
 
-#: another number makes every older file useless: change it when `decode` or a loader gives other pixels.
+#: part of the key; increase it when `decode` or a loader gives other pixels.
 VERSION = 2
 
 
-def read_pixels(view: Any, index: int, resize: int) -> np.ndarray:
-    """One decoded image, :math:`(R, R, 3)` uint8; an unreadable one is a user's error, whoever's loader reads it."""
+def read_pixels(view: ImageView, index: int, resize: int) -> np.ndarray:
+    """One decoded image, :math:`(R, R, 3)` uint8; an unreadable one is a :class:`UserError` whatever the loader raises."""
     path = view.path(index)
     try:
         return decode(view.loader(path), resize)
@@ -35,8 +36,8 @@ def read_pixels(view: Any, index: int, resize: int) -> np.ndarray:
         raise UserError(f"unreadable image {path}: {error}") from None
 
 
-def pixel_key(view: Any, resize: int, folder: Path, threads: int = 1) -> str:
-    """Digest of what is in the files, their order, the loader, its library and the size; ``folder`` keeps notes of it."""
+def pixel_key(view: ImageView, resize: int, folder: Path, threads: int = 1) -> str:
+    """Digest of the files' contents and order, the loader, Pillow's version and the size; ``folder`` caches it."""
     import PIL
 
     loader = view.loader
@@ -45,11 +46,11 @@ def pixel_key(view: Any, resize: int, folder: Path, threads: int = 1) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
-def decode_all(view: Any, resize: int, put: Callable[[int, np.ndarray], None], threads: int, title: str) -> None:
-    """Give every decoded image of ``view`` to ``put(index, pixels)``, from several threads.
+def decode_all(view: ImageView, resize: int, put: Callable[[int, np.ndarray], None], threads: int, title: str) -> None:
+    """Call ``put(index, pixels)`` for every image of ``view``, in several threads.
 
-    Threads, not processes: Pillow decodes and resizes without holding the interpreter's lock, and there is nothing to
-    send back. The first image that cannot be read stops everything.
+    Threads, not processes: Pillow decodes and resizes without the interpreter's lock. The first image that cannot be
+    read stops all of them.
     """
 
     def work(chunk: range) -> None:
@@ -60,13 +61,13 @@ def decode_all(view: Any, resize: int, put: Callable[[int, np.ndarray], None], t
         pass
 
 
-def cached_pixels(view: Any, resize: int, folder: Path, threads: int = 1, title: str = "decode") -> np.ndarray:
-    r"""All images of ``view`` as one memory-mapped array, decoded now if nobody did before.
+def cached_pixels(view: ImageView, resize: int, folder: Path, threads: int = 1, title: str = "decode") -> np.ndarray:
+    r"""All images of ``view`` as one memory-mapped array, decoded now if they are not in the cache.
 
     Args:
-        view: has ``path(index)``, ``paths``, ``loader`` and a length
+        view (ImageView): the images
         resize (int): side R of the square
-        folder (Path): where the files are
+        folder (Path): of the cache
         threads (int): that decode
         title (str): of the progress bar
 
@@ -79,26 +80,26 @@ def cached_pixels(view: Any, resize: int, folder: Path, threads: int = 1, title:
     if found is not None:
         return found
     with file_lock(folder / f".{file.stem}.lock"):
-        found = _open(file, shape)  # built by whom we waited for
+        found = _open(file, shape)  # another process may have built it meanwhile
         if found is None:
             _build(file, view, shape, threads, title)
             found = _open(file, shape)
     if found is None:
-        raise OSError(f"cannot read {file}, which was written a moment ago")
+        raise OSError(f"cannot read {file}, which was just written")
     return found
 
 
-def _open(file: Path, shape: Any) -> Optional[np.ndarray]:
+def _open(file: Path, shape: Tuple[int, ...]) -> Optional[np.ndarray]:
     try:
         array = np.load(file, mmap_mode="c", allow_pickle=False)
-    except (OSError, ValueError, EOFError):  # not there, or cut short from outside
+    except (OSError, ValueError, EOFError):  # absent or damaged
         return None
     return array if array.shape == shape and array.dtype == np.uint8 else None
 
 
-def _build(file: Path, view: Any, shape: Any, threads: int, title: str) -> None:
+def _build(file: Path, view: ImageView, shape: Tuple[int, ...], threads: int, title: str) -> None:
     host = socket.gethostname()
-    for stale in file.parent.glob(f".{file.name}.{host}.*.part"):  # we hold the lock: their builder is dead
+    for stale in file.parent.glob(f".{file.name}.{host}.*.part"):  # we hold the lock: the process that wrote them is gone
         stale.unlink(missing_ok=True)
     draft = file.with_name(f".{file.name}.{host}.{os.getpid()}.part")
     try:
@@ -106,7 +107,7 @@ def _build(file: Path, view: Any, shape: Any, threads: int, title: str) -> None:
             np.lib.format.write_array_header_1_0(stream, {"descr": "|u1", "fortran_order": False, "shape": shape})
             stream.flush()
             begin, size = stream.tell(), int(np.prod(shape[1:]))
-            # Reserved at once and then written, not mapped: a full disk is an error here, a crash in a mapped file.
+            # Space is reserved first and written without a mapping: a full disk is an error here, but a crash in a mapped file.
             if hasattr(os, "posix_fallocate"):  # not on macOS
                 os.posix_fallocate(stream.fileno(), begin, shape[0] * size)
 

@@ -1,10 +1,11 @@
-"""Features of a frozen backbone, extracted once and kept on disk under a key of everything that matters."""
+"""A cache of features on disk, and the digests of files and weights that its keys are made of."""
 
+import errno
 import hashlib
 import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Callable, Iterator, Optional, Sequence
+from typing import Callable, Iterator, Optional, Sequence, TypeVar
 
 import numpy as np
 import torch
@@ -15,8 +16,11 @@ from tllib_ext.io import atomic_path, file_lock, write_text
 
 __all__ = ["state_digest", "files_digest", "in_threads", "read_cached", "write_cached"]
 
+T = TypeVar("T")
 #: files that a thread takes at a time.
 CHUNK = 32
+#: errors of writing to a folder that may be read.
+READ_ONLY = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
 def state_digest(module: nn.Module) -> str:
@@ -31,8 +35,13 @@ def state_digest(module: nn.Module) -> str:
 def files_digest(paths: Sequence[str], folder: Path, threads: int = 1) -> str:
     """Digest of what is in a list of files, in its order, wherever they are and whatever they are called.
 
-    Each file is read once. What was found is noted in ``folder`` under the files' names, sizes and times (when it was written,
-    and when anything about it changed, which nobody can set back): as long as these stay, no file is opened again.
+    Each file is read once. The digest is stored in ``folder`` under the names, sizes, modification and change times of the
+    files: while these stay the same, no file is opened again. A read-only folder is used as it is.
+
+    Args:
+        paths (sequence of str): the files
+        folder (Path): of the cache
+        threads (int): that read
     """
     facts = hashlib.sha256()
     for path in paths:
@@ -40,20 +49,25 @@ def files_digest(paths: Sequence[str], folder: Path, threads: int = 1) -> str:
             f = os.stat(path)
             facts.update(f"{f.st_size} {f.st_mtime_ns} {f.st_ctime_ns} ".encode())
         except OSError:
-            facts.update(b"? ")  # reading it will say what is wrong
+            facts.update(b"? ")  # decoding it will raise the error
         facts.update(os.fsencode(path) + b"\n")
-    note = folder / "contents" / facts.hexdigest()[:32]
-    found = _noted(note)
-    if found is None:
-        with file_lock(note.with_suffix(".lock")):  # of several processes one reads the files
-            found = _noted(note) or _contents_digest(paths, threads)
-            write_text(note, found)
-    return found
-
-
-def _noted(note: Path) -> Optional[str]:
+    file = folder / "contents" / facts.hexdigest()[:32]
+    found = _stored_digest(file)
+    if found is not None:
+        return found
     try:
-        text = note.read_text(encoding="ascii")
+        with file_lock(file.with_suffix(".lock")):  # of several processes one reads the files
+            found = _stored_digest(file) or _contents_digest(paths, threads)
+            write_text(file, found)
+    except OSError as error:
+        if error.errno not in READ_ONLY:
+            raise
+    return found or _contents_digest(paths, threads)
+
+
+def _stored_digest(file: Path) -> Optional[str]:
+    try:
+        text = file.read_text(encoding="ascii")
     except (OSError, ValueError):
         return None
     return text if len(text) == 64 else None
@@ -69,18 +83,18 @@ def _contents_digest(paths: Sequence[str], threads: int) -> str:
 def _content(path: str) -> bytes:
     digest = hashlib.sha256()
     try:
-        if os.path.isfile(path):  # a pipe of that name would be waited for
+        if os.path.isfile(path):  # opening a pipe would block
             with open(path, "rb") as stream:
                 for part in iter(lambda: stream.read(1 << 20), b""):
                     digest.update(part)
             return digest.digest()
     except OSError:
         pass
-    return bytes(32)  # decoding it will say what is wrong
+    return bytes(32)  # decoding it will raise the error
 
 
-def in_threads(work: Callable[[range], Any], total: int, threads: int, title: str) -> Iterator[Any]:
-    """What ``work`` makes of the numbers below ``total``, some at a time, in their order; the first error stops everything."""
+def in_threads(work: Callable[[range], T], total: int, threads: int, title: str) -> Iterator[T]:
+    """``work(chunk)`` for the chunks of ``range(total)``, in threads; results in order, the first error stops all."""
     chunks = [range(start, min(start + CHUNK, total)) for start in range(0, total, CHUNK)]
     pool = ThreadPoolExecutor(max(1, threads))
     try:
@@ -97,7 +111,7 @@ def _file(folder: Path, key: str) -> Path:
 
 
 def read_cached(folder: Path, key: str) -> Optional[np.ndarray]:
-    """The array stored under ``key``; None if there is none, or it was damaged from outside.
+    """The array stored under ``key``; None if there is none or its file is damaged.
 
     Examples::
 

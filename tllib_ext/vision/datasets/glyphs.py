@@ -10,15 +10,20 @@ import json
 import os
 import shutil
 import tempfile
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Dict, List, Tuple, Union
+from typing import Any, Dict, List, Optional, Tuple, Union
 
 from tqdm import tqdm
 
 from tllib_ext.errors import UserError
+from tllib_ext.io import file_lock
+from tllib_ext.split import LabelSplit
+from tllib_ext.vision.datasets.builder import Data, DataRequest, DatasetBuilder, cache_dir
 from tllib_ext.vision.datasets.glyph_render import render
+from tllib_ext.vision.datasets.imagelist import ImageList
 
-__all__ = ["CLASSES", "DOMAINS", "SPLIT", "RESIZE", "CROP", "FLIP", "PER_CLASS", "write_glyphs"]
+__all__ = ["CLASSES", "DOMAINS", "SPLIT", "RESIZE", "CROP", "FLIP", "PER_CLASS", "write_glyphs", "GlyphsData", "glyphs"]
 
 #: the characters drawn, in the order of :data:`CLASSES`. Left out: 0 1 5 6 8, which a letter resembles.
 CHARACTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ23479"
@@ -112,3 +117,37 @@ def _draw(root: Path, seed: int, progress: bool) -> None:
                     lines.append(f"{domain}/images/{name}/{i:04d}.png {label}\n")
                 bar.update(PER_CLASS)
             (root / "image_list" / f"{domain}.txt").write_text("".join(lines))
+
+
+class GlyphsData(DatasetBuilder):
+    """The builder ``Glyphs``: draws the data set where it is not there yet."""
+
+    letters = DOMAINS
+
+    def __call__(self, request: DataRequest) -> Data:
+        return super().__call__(replace(request, source=request.source or "P", target=request.target or "S"))
+
+    def folder(self, root: Optional[str], name: str, download: bool = False) -> str:
+        return root if root is not None else str(cache_dir() / "glyphs")
+
+    def recognises(self, root: str) -> bool:
+        return (Path(root) / MARKER).exists()
+
+    def domains(self, root: str) -> List[str]:
+        return list(DOMAINS.values())
+
+    def open(self, root: str, source: str, target: str, request: DataRequest) -> Data:
+        place = Path(root)
+        if not (place / MARKER).exists():  # of several processes one draws
+            with file_lock(place.with_name(f".{place.name}.lock")):
+                write_glyphs(place)
+        write_glyphs(place)
+        first, second = (
+            ImageList(root, CLASSES, place / "image_list" / f"{domain}.txt", allow_outside=request.allow_outside)
+            for domain in (source, target)
+        )
+        split = LabelSplit.parse(SPLIT, CLASSES)
+        return Data(request.name, source, target, first, second, split, resize=RESIZE, crop=CROP, flip=FLIP)
+
+
+glyphs = GlyphsData()

@@ -3,16 +3,19 @@
 import os
 import zipfile
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Union
+from typing import TYPE_CHECKING, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 
 from tllib_ext.errors import UserError
 from tllib_ext.images import IMAGE_SUFFIXES, load_image
+from tllib_ext.typing import PathLike
+from tllib_ext.vision.datasets.types import Loader, Sample
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
 
 __all__ = ["ImageList", "ImageFolder", "FeatureList"]
-
-Sample = Tuple[str, Optional[int]]
 
 
 class ImageList:
@@ -23,14 +26,15 @@ class ImageList:
         classes (sequence of str): names of the labels 0, 1, …
         list_file (str): the list
         loader (callable): path -> PIL image
+        allow_outside (bool): whether a path may lead outside of ``root``. Default: False
     """
 
     def __init__(
         self,
-        root: Union[str, os.PathLike],
+        root: PathLike,
         classes: Sequence[str],
-        list_file: Union[str, os.PathLike],
-        loader: Callable[[str], Any] = load_image,
+        list_file: PathLike,
+        loader: Loader = load_image,
         allow_outside: bool = False,
     ):
         self.root, self.classes, self.loader = str(root), list(classes), loader
@@ -39,7 +43,7 @@ class ImageList:
     def __len__(self) -> int:
         return len(self.samples)
 
-    def __getitem__(self, index: int) -> Tuple[Any, Optional[int]]:
+    def __getitem__(self, index: int) -> Tuple["Image", Optional[int]]:
         path, label = self.samples[index]
         return self.loader(path), label
 
@@ -62,7 +66,8 @@ def _read_list(list_file: Path, root: str, num_classes: int, allow_outside: bool
         if "\0" in path:
             raise UserError(f"{list_file}:{number}: a path with a NUL byte, {path[:80]!r}")
         if not allow_outside and (os.path.isabs(path) or ".." in path.replace("\\", "/").split("/")):
-            raise UserError(f"{list_file}:{number}: {path!r} leads outside of {root}; add --allow-outside if you trust the list")
+            remedy = "if you trust the list, allow it (allow_outside=True, --allow-outside)"
+            raise UserError(f"{list_file}:{number}: {path!r} leads outside of {root}; {remedy}")
         samples.append((os.path.join(root, path), int(label)))
     if not samples:
         raise UserError(f"the image list {list_file} is empty: expected lines 'path label'")
@@ -72,55 +77,106 @@ def _read_list(list_file: Path, root: str, num_classes: int, allow_outside: bool
 class ImageFolder:
     """``root/class/…/image`` of any names; a folder of images without class folders is unlabelled.
 
+    A class folder without an image, or one that cannot be read, is an error: without it the class would be missing, and
+    the same class of the other domain would count as unknown.
+
     Args:
         root (str): the domain's folder
         classes (sequence of str, optional): names in the order of the labels; default: the sorted class folders
+        loader (callable): path -> PIL image
     """
 
-    def __init__(
-        self,
-        root: Union[str, os.PathLike],
-        classes: Optional[Sequence[str]] = None,
-        loader: Callable[[str], Any] = load_image,
-    ):
-        root = Path(root)
+    def __init__(self, root: PathLike, classes: Optional[Sequence[str]] = None, loader: Loader = load_image):
         self.root, self.loader = str(root), loader
-        folders = sorted(entry.name for entry in os.scandir(root) if entry.is_dir() and not entry.name.startswith("."))
-        filled = {name: images for name in folders if (images := _images_below(root / name))}
-        loose = [] if filled else _images_below(root)
-        if not filled and not loose:
-            raise UserError(f"no images in {root}: expected {root}/<class>/<image> ({', '.join(IMAGE_SUFFIXES)})")
-        self.classes = list(classes) if classes is not None else sorted(filled)
+        #: suffix -> number of files that were ignored because of it
+        self.ignored: Dict[str, int] = {}
+        folders = sorted(entry.name for entry in _scan(self.root) if entry.is_dir() and not entry.name.startswith("."))
+        images: Dict[str, List[str]] = {}
+        other: Dict[str, Dict[str, int]] = {}
+        for name in folders if classes is None else [name for name in folders if name in set(classes)]:
+            images[name], other[name] = _files_below(os.path.join(self.root, name))
+        loose: List[str] = []
+        if any(images.values()):
+            for name in images:
+                if not images[name]:
+                    raise UserError(_no_image(os.path.join(self.root, name), other[name]))
+                _add_counts(self.ignored, other[name])
+        else:
+            loose, self.ignored = _files_below(self.root)
+            if not loose:
+                found, suffixes = _by_suffix(self.ignored) or "no files", ", ".join(IMAGE_SUFFIXES)
+                raise UserError(f"no images in {self.root} ({found}): expected {self.root}/<class>/<image> ({suffixes})")
+        self.classes = list(classes) if classes is not None else [] if loose else sorted(images)
         labels = {name: label for label, name in enumerate(self.classes)}
         self.samples: List[Sample] = [(path, None) for path in loose]
-        self.samples += [(path, labels[name]) for name in filled if name in labels for path in filled[name]]
+        self.samples += [(path, labels[name]) for name in images for path in images[name]]
 
     @property
     def labelled(self) -> bool:
-        """Whether the images stand in class folders."""
+        """Whether the images are in class folders."""
         return bool(self.classes)
+
+    @property
+    def note(self) -> str:
+        """A line for the log about ignored files; empty if there are none."""
+        count = sum(self.ignored.values())
+        return f"{self.root}: ignored {count} files that are no images: {_by_suffix(self.ignored)}" if count else ""
 
     __len__ = ImageList.__len__
     __getitem__ = ImageList.__getitem__
 
 
-def _images_below(folder: Path) -> List[str]:
-    found = (
-        os.path.join(place, name)
-        for place, _, names in os.walk(folder)
-        for name in names
-        if name.lower().endswith(IMAGE_SUFFIXES) and not name.startswith(".")
-    )
-    return sorted(found)
+def _scan(folder: str) -> List["os.DirEntry[str]"]:
+    try:
+        with os.scandir(folder) as entries:
+            return list(entries)
+    except OSError as error:
+        raise UserError(f"cannot read the folder {folder}: {error.strerror or error}") from None
+
+
+def _files_below(folder: str) -> Tuple[List[str], Dict[str, int]]:
+    """The images below a folder in sorted order, and how many other files there are by suffix; hidden files are neither."""
+
+    def fail(error: OSError) -> None:
+        raise UserError(f"cannot read the folder {error.filename or folder}: {error.strerror or error}") from None
+
+    images: List[str] = []
+    other: Dict[str, int] = {}
+    for place, _, names in os.walk(folder, onerror=fail):
+        for name in names:
+            if name.startswith("."):
+                continue
+            if name.lower().endswith(IMAGE_SUFFIXES):
+                images.append(os.path.join(place, name))
+            else:
+                _add_counts(other, {os.path.splitext(name)[1].lower() or "no suffix": 1})
+    return sorted(images), other
+
+
+def _add_counts(counts: Dict[str, int], more: Mapping[str, int]) -> None:
+    for key, value in more.items():
+        counts[key] = counts.get(key, 0) + value
+
+
+def _by_suffix(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{count} {suffix}" for suffix, count in sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:8])
+
+
+def _no_image(folder: str, other: Mapping[str, int]) -> str:
+    found = f"its files are {_by_suffix(other)}" if other else "it is empty"
+    return f"no images in {folder}: {found}; remove the folder, or put images ({', '.join(IMAGE_SUFFIXES)}) there"
 
 
 class FeatureList:
     """Frozen features of a domain from a ``.npz`` with ``features, labels, classes[, paths]``.
 
-    ``samples`` hold the paths (or ``row:N``), ``features`` the matrix in the same order; the loader gives a row.
+    ``samples`` hold the paths (or ``row:N``), ``features`` the matrix in the same order.
+
+    Args:
+        file (str): the ``.npz``
     """
 
-    def __init__(self, file: Union[str, os.PathLike]):
+    def __init__(self, file: PathLike):
         self.root = str(file)
         arrays = _read_arrays(file, ("features", "labels", "classes", "paths"))
         lacking = [key for key in ("features", "classes") if key not in arrays]
@@ -129,12 +185,12 @@ class FeatureList:
         features, labels = arrays["features"], arrays.get("labels")
         if features.ndim != 2 or features.dtype.kind not in "fiu" or not len(features):
             raise UserError(f"{file}: features of shape {features.shape} {features.dtype}, expected (N, D) numbers")
-        with np.errstate(over="ignore"):  # too large for float32 is infinite, and said so below
+        with np.errstate(over="ignore"):  # infinite in float32: reported below
             self.features = np.ascontiguousarray(features, dtype=np.float32)
         if not np.isfinite(self.features).all():
             raise UserError(f"{file}: the features hold NaN or infinite values")
         if np.abs(self.features).max(initial=0) > 1e18:
-            raise UserError(f"{file}: features beyond 1e18, whose squares are no float32 numbers: scale them")
+            raise UserError(f"{file}: features beyond 1e18, whose squares overflow float32: scale them")
         self.classes = [str(name) for name in arrays["classes"].ravel()]
         if labels is not None:
             good = labels.shape == (len(features),) and labels.dtype.kind in "iu"
@@ -145,25 +201,28 @@ class FeatureList:
             raise UserError(f"{file}: {names.size} paths for {len(features)} features")
         given = [None] * len(features) if labels is None else labels.tolist()
         self.samples: List[Sample] = list(zip(map(str, names), given))
-        self.loader = None
+
+    def loader(self, path: str) -> "Image":
+        """Raises: there are features and no images."""
+        raise UserError(f"{self.root} holds features: there is no image {path} to read")
 
     def __len__(self) -> int:
         return len(self.samples)
 
-    def __getitem__(self, index: int) -> Tuple[Any, Optional[int]]:
+    def __getitem__(self, index: int) -> Tuple[np.ndarray, Optional[int]]:
         return self.features[index], self.samples[index][1]
 
 
-def _read_arrays(file: Union[str, os.PathLike], names: Sequence[str]) -> Dict[str, np.ndarray]:
+def _read_arrays(file: PathLike, names: Sequence[str]) -> Dict[str, np.ndarray]:
     """The named arrays of a ``.npz``, as far as it has them; nothing in it is unpickled."""
     try:
         if os.path.isfile(file) and zipfile.is_zipfile(file):
-            # A small zip can stand for more than memory holds: ask before unpacking.
+            # A small zip can unpack to more than memory holds: read the sizes first.
             with zipfile.ZipFile(file) as archive:
                 size = sum(part.file_size for part in archive.infolist() if part.filename.removesuffix(".npy") in names)
             if size > os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"):
                 raise MemoryError(f"it unpacks to {size >> 30} GiB, more than this machine's memory")
         with open(file, "rb") as stream, np.load(stream, allow_pickle=False) as data:
             return {name: data[name] for name in names if name in data.files}
-    except Exception as error:  # a zip or npy header can fail in many ways, none of them ours to sort
+    except Exception as error:  # a damaged zip or npy header can raise anything
         raise UserError(f"cannot read features from {file}: {error}") from None

@@ -1,87 +1,17 @@
-r"""Wrong labels on purpose: transition matrices and the wrapper that draws from them.
+"""Simulated label noise: how labels are drawn from a transition matrix, and the view that has them."""
 
-A transition matrix Q is row-stochastic: :math:`Q_{kj} = P(\text{label } j \mid \text{class } k)`. The *rate* is the
-expected share of wrong labels; the realised share differs when labels are drawn independently, and is reported.
-"""
-
-import csv
-import os
-from typing import Any, List, Optional, Sequence, Tuple, Union
+from typing import TYPE_CHECKING, List, Optional, Tuple, Union
 
 import numpy as np
 
-from tllib_ext.errors import UserError, closest
-from tllib_ext.io import atomic_text, escape_formula
+from tllib_ext.errors import UserError
+from tllib_ext.vision.datasets.noises import NoiseSamples, is_per_sample, sample_probabilities, transition_matrix
+from tllib_ext.vision.datasets.types import View
 
-__all__ = ["NOISES", "transition_matrix", "read_transition", "write_transition", "draw_labels", "NoisyLabels"]
+if TYPE_CHECKING:
+    from PIL.Image import Image
 
-NOISES = ("none", "pair", "symmetric")
-#: first cell of a transition matrix with names: rows are true classes, columns the labels they were given.
-NAMES_CORNER = "true class / label"
-
-
-def transition_matrix(noise: str, rate: float, num_classes: int) -> np.ndarray:
-    r"""``pair``: class k becomes k+1 (the last becomes 0) with probability ``rate``; ``symmetric``: any other class.
-
-    Examples::
-
-        >>> transition_matrix("pair", 0.2, 3).tolist()
-        [[0.8, 0.2, 0.0], [0.0, 0.8, 0.2], [0.2, 0.0, 0.8]]
-    """
-    if not 0 <= rate < 1:
-        raise UserError(f"--rate {rate}: expected a number in [0, 1)")
-    eye = np.eye(num_classes)
-    if noise == "none":
-        return eye
-    if noise == "pair":
-        return (1.0 - rate) * eye + rate * np.roll(eye, 1, axis=1)
-    if noise == "symmetric":
-        return np.where(eye > 0, 1.0 - rate, rate / (num_classes - 1))
-    return read_transition(noise, num_classes)
-
-
-def read_transition(path: Union[str, os.PathLike], num_classes: int) -> np.ndarray:
-    """A row-stochastic matrix from a ``.npy`` or ``.csv`` file, in which class names may stand above and to the left."""
-    text = str(path)
-    if not text.endswith((".npy", ".csv")):
-        raise UserError(f"--noise {text!r}: expected a .npy or .csv file, or {closest(text, NOISES)}")
-    try:
-        if text.endswith(".npy"):
-            matrix = np.load(path, allow_pickle=False)
-        else:
-            with open(path, newline="", encoding="utf-8") as file:
-                rows = [row for row in csv.reader(file) if row]
-                if rows and rows[0][0] == NAMES_CORNER:  # as a run wrote it
-                    rows = [row[1:] for row in rows[1:]]
-                matrix = np.array([[float(cell) for cell in row] for row in rows])
-        matrix = np.asarray(matrix, dtype=np.float64)
-    except OSError as error:
-        raise UserError(f"cannot read the transition matrix {text}: {error.strerror or error}") from None
-    except Exception as error:  # any damaged file: not numbers, ragged rows, not UTF-8, a bad npy header
-        raise UserError(f"{text} is not a matrix of numbers: {error}") from None
-    if matrix.shape != (num_classes, num_classes):
-        raise UserError(f"{text} has shape {matrix.shape}, expected {(num_classes, num_classes)}: one row per source class")
-    if not np.isfinite(matrix).all() or (matrix < 0).any():
-        raise UserError(f"{text} has negative or non-finite entries: expected probabilities")
-    sums = matrix.sum(axis=1)
-    if (abs(sums - 1) > 1e-6).any():
-        row = int(abs(sums - 1).argmax())
-        raise UserError(f"{text}: row {row} sums to {sums[row]:.6g}, expected 1 (rows are true classes)")
-    return matrix / sums[:, None]
-
-
-def write_transition(path: Union[str, os.PathLike], matrix: np.ndarray, names: Sequence[str]) -> None:
-    """Write a matrix for a spreadsheet, or for ``--noise FILE.csv``: the same labels can be wrong in the same way again.
-
-    Args:
-        path (path): ``.csv``
-        matrix (array): (K, K), rows sum to one
-        names (sequence of str): of the K classes
-    """
-    with atomic_text(path) as stream:
-        writer = csv.writer(stream)
-        writer.writerow([NAMES_CORNER, *map(escape_formula, names)])
-        writer.writerows([escape_formula(name), *map(float, row)] for name, row in zip(names, matrix))
+__all__ = ["draw_labels", "NoisyLabels"]
 
 
 def draw_labels(clean: np.ndarray, transition: np.ndarray, seed: int = 0, mode: str = "iid") -> np.ndarray:
@@ -96,7 +26,7 @@ def draw_labels(clean: np.ndarray, transition: np.ndarray, seed: int = 0, mode: 
 
     Examples::
 
-        >>> draw_labels(np.zeros(4, int), transition_matrix("pair", 0.5, 2), mode="exact").sum().item()
+        >>> draw_labels(np.zeros(4, int), np.array([[0.5, 0.5], [0.5, 0.5]]), mode="exact").sum().item()
         2
     """
     clean = np.asarray(clean, dtype=np.int64)
@@ -112,7 +42,7 @@ def draw_labels(clean: np.ndarray, transition: np.ndarray, seed: int = 0, mode: 
             noisy[start:stop] = draws.argmax(axis=1)
         return noisy
     if mode != "exact":
-        raise UserError(f"--noise-mode {mode!r}: expected iid or exact")
+        raise UserError(f"noise mode {mode!r}: expected iid or exact")
     for k in np.unique(clean):
         members = rng.permutation(np.flatnonzero(clean == k))
         wrong = transition[k].copy()
@@ -129,28 +59,39 @@ def draw_labels(clean: np.ndarray, transition: np.ndarray, seed: int = 0, mode: 
 
 
 class NoisyLabels:
-    r"""A source view with wrong labels; relabel first, then add noise.
+    r"""A source view with simulated label noise: the view's labels are true, ``targets`` are the given ones.
 
     Args:
-        view (UniversalView): the source
-        noise (str): ``none``, ``pair``, ``symmetric`` or a matrix file
-        rate (float): of ``pair`` and ``symmetric``
+        view (View): the source, e.g. a :class:`~tllib_ext.vision.datasets.universal.UniversalView`
+        noise (str): a name in :data:`~tllib_ext.vision.datasets.NOISES`, or a file with a transition matrix
+        rate (float): expected share of wrong labels
         seed (int): of the draw, separate from the run's seed
         mode (str): see :func:`draw_labels`
 
-    Attributes: ``targets`` (given labels), ``clean_targets``, ``is_flipped``, ``realised_rate``, ``transition`` and
-    ``realised_transition``; everything else is the view's.
+    Attributes: ``targets`` (given labels), ``clean_targets``, ``is_flipped``, ``realised_rate``, ``transition`` (of a noise
+    that depends on the instance: its mean over each class) and ``realised_transition``.
     """
 
-    def __init__(self, view: Any, noise: str = "none", rate: float = 0.0, seed: int = 0, mode: str = "iid"):
-        if view.role != "source":
+    def __init__(self, view: View, noise: str = "none", rate: float = 0.0, seed: int = 0, mode: str = "iid"):
+        if view.role != "source" or view.targets is None:
             raise UserError("label noise belongs on the source: target labels are for evaluation only")
         self.view, self.noise, self.mode = view, noise, mode
-        self.transition = transition_matrix(noise, rate, view.split.num_source)
-        self.clean_targets: np.ndarray = view.targets
-        self.targets: np.ndarray = draw_labels(view.targets, self.transition, seed, mode)
+        self.targets: np.ndarray
+        clean, k = view.targets, view.split.num_source
+        if is_per_sample(noise):
+            if mode != "iid":
+                raise UserError(f"noise mode {mode!r}: the noise {noise!r} depends on the instance and is drawn iid only")
+            samples = NoiseSamples(clean, view.features, view.paths, np.random.default_rng(seed))
+            probabilities = sample_probabilities(noise, rate, k, samples)
+            self.transition = np.stack([probabilities[clean == label].mean(axis=0) for label in range(k)])
+            cumulative = probabilities.cumsum(axis=1)
+            self.targets = (cumulative <= samples.generator.random(len(clean))[:, None] * cumulative[:, -1:]).sum(axis=1)
+        else:
+            self.transition = transition_matrix(noise, rate, k)
+            self.targets = draw_labels(clean, self.transition, seed, mode)
+        self.clean_targets: np.ndarray = clean
         self.is_flipped: np.ndarray = self.targets != self.clean_targets
-        #: what the experimenter means by the rate; for a matrix, the expected share of wrong labels in this list
+        #: the expected share of wrong labels in this list
         self.rate = float(1.0 - self.transition.diagonal()[self.clean_targets].mean())
 
     @property
@@ -173,10 +114,17 @@ class NoisyLabels:
     def __len__(self) -> int:
         return len(self.view)
 
-    def __getitem__(self, index: int) -> Tuple[Any, Optional[int]]:
+    def __getitem__(self, index: int) -> Tuple[Union["Image", np.ndarray], Optional[int]]:
         return self.view[index][0], int(self.targets[index])
 
-    def __getattr__(self, name: str) -> Any:
-        if name == "view":
-            raise AttributeError(name)  # not built yet (copying, unpickling): do not look for the view in itself
-        return getattr(self.view, name)
+    def path(self, index: int) -> str:
+        """The file of sample ``index``."""
+        return self.view.path(index)
+
+    # The rest is the view's.
+    split = property(lambda self: self.view.split)
+    role = property(lambda self: self.view.role)
+    paths = property(lambda self: self.view.paths)
+    classes = property(lambda self: self.view.classes)
+    loader = property(lambda self: self.view.loader)
+    features = property(lambda self: self.view.features)

@@ -1,21 +1,19 @@
-"""Backbones by one name, from torchvision, tllib, timm or this package, with tllib's ``out_features``."""
+"""Backbones from torchvision, tllib, timm or this package, built by name, with tllib's ``out_features``."""
 
 import os
+from functools import partial
 from pathlib import Path
-from typing import Any, Dict, Optional, Union
+from typing import Callable, Dict, Optional, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from tllib_ext import compat
 from tllib_ext.errors import UserError, closest
+from tllib_ext.typing import PathLike
+from tllib_ext.vision.models import BACKBONES
 
-__all__ = ["BACKBONES", "Backbone", "build_backbone", "load_weights", "read_state"]
-
-#: torchvision's networks that we strip of their classifier; ``tllib:…`` and ``timm:…`` give access to the rest.
-TORCHVISION = ("resnet18", "resnet34", "resnet50", "resnet101", "resnet152", "resnext50_32x4d", "wide_resnet50_2",
-               "mobilenet_v2")  # fmt: skip
-BACKBONES = ("small_cnn", *TORCHVISION)
+__all__ = ["Backbone", "BackboneLike", "build_backbone", "load_weights", "read_state"]
 
 _CLASSIFIERS = ("fc", "classifier", "head")
 
@@ -37,38 +35,42 @@ class Backbone(nn.Module):
         return f.mean((2, 3)) if f.dim() == 4 else f  # tllib's backbones leave the pooling to its classifier
 
 
-def build_backbone(name: str, weights: Union[str, None] = "default", download: bool = False) -> nn.Module:
+class BackboneLike(Protocol):
+    """tllib's contract of a backbone: a module with the width of its features."""
+
+    out_features: int
+
+
+def build_backbone(name: str, weights: Optional[str] = "default", download: bool = False) -> nn.Module:
     """A backbone by name.
 
     Args:
-        name (str): ``resnet50`` … (torchvision), ``tllib:NAME``, ``timm:NAME`` or ``small_cnn``
+        name (str): a name in :data:`~tllib_ext.vision.models.BACKBONES`: ``resnet50``, ``tllib:NAME``, ``timm:NAME``, …
         weights (str, optional): ``"default"`` (pretrained), ``None`` or ``"none"`` (random), or a state-dict file
             (``.pth`` read with ``weights_only``, or ``.safetensors``), with or without its classifier
         download (bool): fetch default weights that are not on this machine yet
     """
     weights = None if weights in (None, "none") else str(weights)
-    family, _, plain = name.rpartition(":")
-    if family not in ("", "tllib", "timm") or (not family and name not in BACKBONES):
-        raise UserError(f"unknown backbone {name!r}: {closest(name, [*BACKBONES, 'tllib:NAME', 'timm:NAME'])}")
-    if name == "small_cnn":
-        from tllib_ext.vision.models.small_cnn import small_cnn
-
-        net = small_cnn("default" if weights == "default" else None)
-    elif family == "tllib":
-        net = _from_tllib(plain, weights == "default" and _allowed(download, name))
-    elif family == "timm":
-        net = _from_timm(plain, weights == "default" and _allowed(download, name))
-    else:
-        net = _from_torchvision(name, weights, download)
+    net = BACKBONES.get(name)(weights == "default", download)
+    if not isinstance(net, nn.Module) or not hasattr(net, "out_features"):
+        raise UserError(f"the backbone {name!r} is {type(net).__name__}: expected a torch module with out_features")
     if weights not in (None, "default"):
         load_weights(net, weights)
     return net
 
 
-def _from_torchvision(name: str, weights: Optional[str], download: bool) -> nn.Module:
+Builder = Callable[[bool, bool], Backbone]
+
+
+def from_torchvision(name: str) -> Builder:
+    """The builder of ``torchvision:NAME``."""
+    return partial(_torchvision, name)
+
+
+def _torchvision(name: str, pretrained: bool, download: bool) -> Backbone:
     models = compat.torchvision().models
     net = models.get_model(name, weights=None)
-    if weights == "default":
+    if pretrained:
         # The first ImageNet weights, which the paper started from; newer recipes have other features.
         enum = models.get_model_weights(name).IMAGENET1K_V1
         net.load_state_dict(_hub_state(enum.url, name, download))
@@ -76,44 +78,58 @@ def _from_torchvision(name: str, weights: Optional[str], download: bool) -> nn.M
     classifier = getattr(net, attribute)
     linear = classifier[-1] if isinstance(classifier, nn.Sequential) else classifier
     setattr(net, attribute, nn.Identity())
-    return Backbone(net, linear.in_features)
+    return Backbone(net, int(linear.in_features))
 
 
 def _hub_state(url: str, name: str, download: bool) -> Dict[str, Tensor]:
     file = Path(torch.hub.get_dir()) / "checkpoints" / url.rsplit("/", 1)[-1]
     if not file.exists() and not download:
         raise UserError(
-            f"the ImageNet weights of {name} are not on this machine ({file}): add --download to fetch them from {url}, "
-            "or give --weights PATH, or train with --scratch"
+            f"the ImageNet weights of {name} are not on this machine ({file}): allow the download from {url} "
+            "(download=True, --download), or give weights, a file or 'none'"
         )
     return torch.hub.load_state_dict_from_url(url, progress=True, weights_only=True) if download else read_state(file)
 
 
-def _allowed(download: bool, name: str) -> bool:
-    if not download:
-        raise UserError(f"default weights of {name} come from the network: add --download, or give --weights PATH or none")
-    return True
-
-
-def _from_tllib(plain: str, pretrained: bool) -> nn.Module:
+def from_tllib(name: str) -> Builder:
+    """The builder of ``tllib:NAME``."""
     models = compat.tllib("vision.models")
-    if not callable(getattr(models, plain, None)) or plain.startswith("_"):
+    if not callable(getattr(models, name, None)) or name.startswith("_"):
         names = [n for n, v in vars(models).items() if n.islower() and callable(v)]
-        raise UserError(f"unknown backbone 'tllib:{plain}': {closest(plain, names)}")
-    net = getattr(models, plain)(pretrained=pretrained)
-    return Backbone(net, net.out_features)
+        raise UserError(f"unknown backbone 'tllib:{name}': {closest(name, names)}")
+
+    def build(pretrained: bool, download: bool) -> Backbone:
+        _check_download(f"tllib:{name}", pretrained, download)
+        net = getattr(models, name)(pretrained=pretrained)
+        return Backbone(net, net.out_features)
+
+    return build
 
 
-def _from_timm(plain: str, pretrained: bool) -> nn.Module:
+def from_timm(name: str) -> Builder:
+    """The builder of ``timm:NAME``."""
     timm = compat.timm()
-    if plain not in timm.list_models():
-        raise UserError(f"unknown backbone 'timm:{plain}': {closest(plain, timm.list_models())[:300]}")
-    net = timm.create_model(plain, pretrained=pretrained, num_classes=0)
-    return Backbone(net, net.num_features)
+    if name not in timm.list_models():
+        raise UserError(f"unknown backbone 'timm:{name}': {closest(name, timm.list_models())[:300]}")
+
+    def build(pretrained: bool, download: bool) -> Backbone:
+        _check_download(f"timm:{name}", pretrained, download)
+        net = timm.create_model(name, pretrained=pretrained, num_classes=0)
+        return Backbone(net, net.num_features)
+
+    return build
 
 
-def read_state(file: Union[str, os.PathLike]) -> Dict[str, Any]:
-    """A state dict from ``.safetensors`` or a torch file; never runs code from the file."""
+def _check_download(name: str, pretrained: bool, download: bool) -> None:
+    if pretrained and not download:
+        raise UserError(
+            f"default weights of {name} come from the network: allow it (download=True, --download), "
+            "or give weights, a file or 'none'"
+        )
+
+
+def read_state(file: PathLike) -> Dict[str, Tensor]:
+    """A state dict from a ``.safetensors`` or torch file, which cannot run code."""
     if not os.path.isfile(file):
         raise UserError(f"no weights file {file}")
     try:
@@ -130,7 +146,7 @@ def read_state(file: Union[str, os.PathLike]) -> Dict[str, Any]:
     return state
 
 
-def load_weights(net: nn.Module, file: Union[str, os.PathLike]) -> None:
+def load_weights(net: nn.Module, file: PathLike) -> None:
     """Load a state-dict file into a backbone; a classifier in the file is left out, anything else must fit."""
     state = {key.removeprefix("module."): value for key, value in read_state(file).items()}
     own = net.state_dict()
@@ -144,5 +160,7 @@ def load_weights(net: nn.Module, file: Union[str, os.PathLike]) -> None:
     for kind, keys in (("lacks", missing), ("has unknown", extra), ("has another shape for", other)):
         if keys:
             more = f" and {len(keys) - 1} more" if len(keys) > 1 else ""
-            raise UserError(f"the weights {file} do not fit the backbone: the file {kind} {keys[0]}{more}; check -a")
+            raise UserError(
+                f"the weights {file} do not fit the backbone: the file {kind} {keys[0]}{more}; check the backbone's name"
+            )
     net.load_state_dict(body, strict=False)

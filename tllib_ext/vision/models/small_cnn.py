@@ -1,7 +1,7 @@
-r"""A small convolutional network for small pictures, with weights that come with the package.
+r"""A small convolutional network for small pictures, with weights in the package.
 
-Its weights are to Glyphs what ImageNet's are to Office-31: learnt from other classes, by
-``examples/pretrain_small_cnn.py``.
+The weights were trained on other classes than Glyphs has, by ``examples/pretrain_small_cnn.py``, as ImageNet's weights
+were trained on other classes than Office-31 has.
 """
 
 from pathlib import Path
@@ -13,23 +13,23 @@ from torch import Tensor, nn
 
 from tllib_ext.errors import UserError
 
-__all__ = ["WEIGHTS", "SmallCNN", "small_cnn"]
+__all__ = ["WEIGHTS", "SmallCNN", "build", "small_cnn"]
 
-#: the weights that come with the package.
+#: the weights in the package.
 WEIGHTS = Path(__file__).parent / "weights" / "small_cnn.safetensors"
 
 
 def _stage(before: int, after: int, kernel: int = 3, stride: int = 1) -> nn.Sequential:
-    """Convolution, halved, normalised; halving comes early because it saves what follows three quarters of the work."""
-    halve = nn.MaxPool2d(2) if stride == 1 else nn.Identity()
+    """Convolution, pooling, batch norm; pooling first leaves a quarter of the work to the rest."""
+    pool = nn.MaxPool2d(2) if stride == 1 else nn.Identity()
     convolution = nn.Conv2d(before, after, kernel, stride, padding=kernel // 2, bias=False)
-    return nn.Sequential(convolution, halve, nn.BatchNorm2d(after), nn.ReLU(inplace=True))
+    return nn.Sequential(convolution, pool, nn.BatchNorm2d(after), nn.ReLU(inplace=True))
 
 
 class SmallCNN(nn.Module):
     r"""Three convolutions and one linear layer, each with batch normalisation: 171,416 parameters.
 
-    The linear layer sees a grid of 4 x 4 places, not their average: a glyph is what its parts are AND where they are.
+    The linear layer gets a grid of 4 x 4 positions and not their average: a glyph is defined by where its strokes are.
 
     Args:
         out_features (int, optional): length of the feature. Default: 128
@@ -55,21 +55,26 @@ class SmallCNN(nn.Module):
         super().__init__()
         self.out_features = out_features
         self.stages = nn.Sequential(_stage(3, 24, kernel=5, stride=2), _stage(24, 48), _stage(48, 64))
-        self.places = nn.AdaptiveAvgPool2d(4)
+        self.grid = nn.AdaptiveAvgPool2d(4)
         self.feature = nn.Sequential(
             nn.Flatten(), nn.Linear(64 * 16, out_features, bias=False), nn.BatchNorm1d(out_features), nn.ReLU()
         )
 
     def forward(self, x: Tensor) -> Tensor:
         x = x.contiguous(memory_format=torch.channels_last)  # a third faster on a CPU
-        return self.feature(self.places(self.stages(x)))
+        return self.feature(self.grid(self.stages(x)))
+
+
+def build(pretrained: bool, download: bool = False) -> SmallCNN:
+    """The builder of ``small_cnn`` in :data:`~tllib_ext.vision.models.BACKBONES`."""
+    return small_cnn("default" if pretrained else None)
 
 
 def small_cnn(weights: Optional[Union[str, Path]] = "default") -> SmallCNN:
     r"""A :class:`SmallCNN`, pretrained or not.
 
     Args:
-        weights (str or Path, optional): ``"default"`` for the weights that come with the package, the path of another
+        weights (str or Path, optional): ``"default"`` for the weights in the package, the path of another
             safetensors file, or None (also ``"none"``) for random ones. Default: ``"default"``
 
     Examples::

@@ -1,0 +1,159 @@
+r"""Kinds of label noise: functions from a rate to a transition matrix.
+
+A transition matrix Q is row-stochastic: :math:`Q_{kj} = P(\text{label } j \mid \text{class } k)`. The *rate* is the
+expected share of wrong labels.
+
+A noise is a function ``(rate, num_classes) -> (K, K)`` transition matrix. A noise that depends on the instance is a
+function ``(rate, num_classes, samples) -> (N, K)`` with an attribute ``per_sample = True``; ``samples`` has the true
+labels, the features if there are any, and a random generator. Noises are registered in
+:data:`~tllib_ext.vision.datasets.NOISES` or named by an entry point of the group ``tllib_ext.noises``.
+"""
+
+import csv
+from dataclasses import dataclass
+from typing import Callable, Optional, Sequence
+
+import numpy as np
+
+from tllib_ext.errors import UserError
+from tllib_ext.io import atomic_text, escape_formula
+from tllib_ext.typing import PathLike
+from tllib_ext.vision.datasets import NOISES
+
+__all__ = [
+    "Noise", "NoiseSamples", "is_per_sample", "none", "pair", "read_transition", "sample_probabilities", "symmetric",
+    "transition_matrix", "write_transition",
+]  # fmt: skip
+
+#: first cell of a transition matrix with names: rows are true classes, columns the labels they were given.
+NAMES_CORNER = "true class / label"
+_FILES = (".npy", ".csv")
+
+
+@dataclass(frozen=True)
+class NoiseSamples:
+    """The samples whose labels a noise changes.
+
+    Args:
+        labels (array): true labels, :math:`(N, )`
+        features (array, optional): :math:`(N, D)`; None where the inputs are images
+        paths (sequence of str): of the images
+        generator (numpy.random.Generator): seeded by the seed of the noise
+    """
+
+    labels: np.ndarray
+    features: Optional[np.ndarray]
+    paths: Sequence[str]
+    generator: np.random.Generator
+
+
+#: ``(rate, num_classes)``, and ``samples`` if it is ``per_sample``.
+Noise = Callable[..., np.ndarray]
+
+
+def none(rate: float, num_classes: int) -> np.ndarray:
+    """The identity: every label is right."""
+    return np.eye(num_classes)
+
+
+def pair(rate: float, num_classes: int) -> np.ndarray:
+    """Class k becomes k + 1 (the last becomes 0) with probability ``rate``."""
+    eye = np.eye(num_classes)
+    return (1.0 - rate) * eye + rate * np.roll(eye, 1, axis=1)
+
+
+def symmetric(rate: float, num_classes: int) -> np.ndarray:
+    """A class becomes any of the others with probability ``rate``."""
+    return np.where(np.eye(num_classes) > 0, 1.0 - rate, rate / (num_classes - 1))
+
+
+def transition_matrix(noise: str, rate: float, num_classes: int) -> np.ndarray:
+    r"""The :math:`(K, K)` matrix of a registered noise or of a file, checked.
+
+    Args:
+        noise (str): a name in :data:`~tllib_ext.vision.datasets.NOISES`, or a ``.npy`` or ``.csv`` file
+        rate (float): expected share of wrong labels; a file has its own
+        num_classes (int): K
+
+    Examples::
+
+        >>> transition_matrix("pair", 0.2, 3).tolist()
+        [[0.8, 0.2, 0.0], [0.0, 0.8, 0.2], [0.2, 0.0, 0.8]]
+    """
+    if str(noise).endswith(_FILES):
+        _check_rate(rate)
+        return read_transition(noise, num_classes)
+    return _checked(noise, rate, num_classes, num_classes)
+
+
+def is_per_sample(noise: str) -> bool:
+    """Whether a noise depends on the instance; a matrix file does not."""
+    return not str(noise).endswith(_FILES) and bool(getattr(NOISES.get(noise), "per_sample", False))
+
+
+def sample_probabilities(noise: str, rate: float, num_classes: int, samples: NoiseSamples) -> np.ndarray:
+    r"""The :math:`(N, K)` label probabilities of a noise that depends on the instance, checked."""
+    return _checked(noise, rate, num_classes, len(samples.labels), samples)
+
+
+def _checked(noise: str, rate: float, num_classes: int, rows: int, *samples: NoiseSamples) -> np.ndarray:
+    _check_rate(rate)
+    if not samples and is_per_sample(noise):
+        raise UserError(f"the noise {noise!r} depends on the instance and has no transition matrix: use NoisyLabels")
+    matrix = np.asarray(NOISES.get(noise)(rate, num_classes, *samples), dtype=np.float64)
+    if matrix.shape != (rows, num_classes):
+        raise UserError(f"the noise {noise!r} gave a matrix of shape {matrix.shape}: expected {(rows, num_classes)}")
+    _check_rows(matrix, f"the noise {noise!r}")
+    return matrix
+
+
+def _check_rate(rate: float) -> None:
+    if not 0 <= rate < 1:
+        raise UserError(f"rate {rate}: expected a number in [0, 1)")
+
+
+def _check_rows(matrix: np.ndarray, title: str) -> np.ndarray:
+    """The sums of the rows, which are one up to rounding."""
+    if not np.isfinite(matrix).all() or (matrix < 0).any():
+        raise UserError(f"{title} has negative or non-finite entries: expected probabilities")
+    sums = matrix.sum(axis=1)
+    if (abs(sums - 1) > 1e-6).any():
+        row = int(abs(sums - 1).argmax())
+        raise UserError(f"{title}: row {row} sums to {sums[row]:.6g}, expected 1 (rows are true classes)")
+    return sums
+
+
+def read_transition(path: PathLike, num_classes: int) -> np.ndarray:
+    """A row-stochastic matrix from a ``.npy`` or ``.csv`` file; the latter may have class names above and to the left."""
+    text = str(path)
+    try:
+        if text.endswith(".npy"):
+            matrix = np.load(path, allow_pickle=False)
+        else:
+            with open(path, newline="", encoding="utf-8") as file:
+                rows = [row for row in csv.reader(file) if row]
+                if rows and rows[0][0] == NAMES_CORNER:  # as write_transition wrote it
+                    rows = [row[1:] for row in rows[1:]]
+                matrix = np.array([[float(cell) for cell in row] for row in rows])
+        matrix = np.asarray(matrix, dtype=np.float64)
+    except OSError as error:
+        raise UserError(f"cannot read the transition matrix {text}: {error.strerror or error}") from None
+    except Exception as error:  # any damaged file: not numbers, ragged rows, not UTF-8, a bad npy header
+        raise UserError(f"{text} is not a matrix of numbers: {error}") from None
+    if matrix.shape != (num_classes, num_classes):
+        raise UserError(f"{text} has shape {matrix.shape}, expected {(num_classes, num_classes)}: one row per source class")
+    return matrix / _check_rows(matrix, text)[:, None]
+
+
+def write_transition(path: PathLike, matrix: np.ndarray, names: Sequence[str]) -> None:
+    """Write a matrix for spreadsheets and for :func:`read_transition`.
+
+    Args:
+        path (path): ``.csv``
+        matrix (array): (K, K), rows sum to one
+        names (sequence of str): of the K classes
+    """
+    with atomic_text(path) as stream:
+        writer = csv.writer(stream)
+        writer.writerow([NAMES_CORNER, *map(escape_formula, names)])
+        writer.writerows([escape_formula(name), *map(float, row)] for name, row in zip(names, matrix))

@@ -162,7 +162,10 @@ def test_torchvision_and_a_tllib_that_needs_names(tmp_path):
     assert parts["timm"][0] or parts["timm"][2] == "pip install timm"
     assert parts["tllib.ranking"][0] is False and parts["tllib.ranking"][2] == "pip install no_such_compiler"
     assert all(parts[f"tllib.{name}"][0] for name in ("modules", "vision", "vision.datasets", "vision.models"))
-    assert "what to type" in table and "pip install no_such_compiler" in table
+    assert "type: pip install no_such_compiler" in table and max(map(len, table.splitlines())) <= 100
+    lines = table.splitlines()
+    assert "usable" in lines[[line.split()[0] for line in lines].index("tllib.modules")]
+    assert [line.split()[-2:] for line in lines if line.startswith("tllib.ranking ")] == [["not", "usable"]]
     # said once, though asked for many times
     assert done.stderr.count("supplied for tllib") == 1 and done.stderr.count("part by part") == 1
     for name in ("T_co", "model_urls", "load_state_dict_from_url", "numpy.float"):

@@ -1,11 +1,10 @@
 """tllib, timm and torchvision: missing, half broken or of another build.
 
-The one file that knows it. Everything else asks :func:`torchvision`, :func:`timm` or :func:`tllib` for the module and
-gets it, or a :class:`Missing` that says why not and what to type. ``python -m tllib_ext.compat`` prints the table of
-all parts.
+Only this file handles that. All others call :func:`torchvision`, :func:`timm` or :func:`tllib`, which return the module
+or raise :class:`Missing` with the cause and the command that helps. ``python -m tllib_ext.compat`` prints the table.
 
-tllib 0.4 was written for torch 1.7 and numpy 1.19. It needs a few names that have gone since; they are supplied where
-they are absent, nothing that exists is changed, and a log line says so once.
+tllib 0.4 was written for torch 1.7 and numpy 1.19 and needs a few names that later versions removed. They are added
+where they are absent, no existing name is changed, and this is logged once.
 """
 
 import importlib
@@ -14,8 +13,10 @@ import logging
 import pkgutil
 import re
 import sys
+import textwrap
 import warnings
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Callable, Iterator, List, Optional, TypeVar
@@ -39,17 +40,17 @@ RESNETS = (
     "resnet18 resnet34 resnet50 resnet101 resnet152 resnext50_32x4d resnext101_32x8d wide_resnet50_2 wide_resnet101_2"
 ).split()
 
-#: numpy's old names of Python's types; numpy 1.24 dropped them, numpy 2 brought two back with another meaning.
+#: numpy's old names of Python's types; numpy 1.24 removed them, numpy 2 added two again with another meaning.
 NUMPY_NAMES = {"bool": bool, "float": float, "int": int, "long": int, "str": str}
 
-_declared: List[Any] = []  # torch.library forgets the operators of a Library object that is garbage-collected
+_declared: List[Any] = []  # operators are removed when their Library object is garbage-collected
 
 
 class Missing(UserError):
-    r"""A part that cannot be used here.
+    r"""A package or a part of it that cannot be used here.
 
     Args:
-        part (str): what was asked for, e.g. ``"tllib.vision.datasets"``.
+        part (str): its import name, e.g. ``"tllib.vision.datasets"``.
         cause (Exception): what its import raised.
 
     Examples::
@@ -67,7 +68,7 @@ class Missing(UserError):
 
 @dataclass(frozen=True)
 class PartStatus:
-    """One row of the table: what it is, whether it can be used, and if not (or not all of it) why and what to type."""
+    """Whether a package or a part of it can be used; if not, or not all of it, why and what to type."""
 
     name: str
     version: str
@@ -80,9 +81,9 @@ class PartStatus:
 def torchvision() -> ModuleType:
     """torchvision, also when its compiled operators do not fit torch's build.
 
-    A CPU torch beside the usual (CUDA) torchvision cannot load them, and then torchvision does not import at all,
-    because it describes two of them (``nms``, ``qnms``) to torch. Declaring these two is enough: data sets, transforms
-    and classification models are plain Python. Using an operator still fails, with torchvision's own message.
+    A CPU build of torch cannot load the operators of a CUDA build of torchvision, and then the import fails, because
+    torchvision refers to two of them (``nms``, ``qnms``). Declaring these two is enough: data sets, transforms and
+    classification models are plain Python. Using an operator still fails, with torchvision's own message.
     """
     try:
         return _import("torchvision")
@@ -117,8 +118,8 @@ def tllib(submodule: str = "") -> ModuleType:
 
 
 def probe() -> List[PartStatus]:
-    """Try to import every part; the packages, and whatever fails, in the order of the table."""
-    parts = []
+    """Try to import every part: the status of each package, and of each module that fails."""
+    parts: List[PartStatus] = []
     for name, provider in (("torchvision", torchvision), ("timm", timm)):
         parts += _walk(name, provider, deep=False)
     if parts[0].usable and not _has_compiled_operators():
@@ -134,43 +135,44 @@ def _import(name: str) -> ModuleType:
             warnings.filterwarnings("ignore", message="Failed to load image Python extension")
             warnings.filterwarnings("ignore", category=SyntaxWarning)
             return importlib.import_module(name)
-    except Exception as cause:  # a half broken package raises anything, not only ImportError
+    except Exception as cause:  # a broken package raises anything, not only ImportError
         raise Missing(name, cause) from cause
 
 
 def _import_tllib() -> None:
-    """Put tllib into ``sys.modules``, part by part if it does not import as a whole."""
+    """Import tllib, or only the package without its parts if they do not all import."""
     spec = importlib.util.find_spec("tllib")
-    if spec is None or spec.origin is None:  # no origin: some folder that happens to be called tllib
+    if spec is None or spec.origin is None:  # no origin: a folder called tllib
         cause = ModuleNotFoundError("No module named 'tllib'", name="tllib")
         raise Missing("tllib", cause) from cause
     torchvision()
     names = list(_supply_names())
     if names:
-        log.warning("supplied for tllib what current PyTorch and numpy no longer have: %s", ", ".join(names))
+        log.warning("supplied for tllib names that PyTorch and numpy no longer have: %s", ", ".join(names))
     try:
         _import("tllib")
     except Missing as missing:
-        # tllib/__init__.py imports every part, so that one missing package (numba, for tllib.ranking) takes all down.
-        # A package whose __init__ has not run still finds its parts; what a part itself lacks, it says when asked for.
+        # tllib/__init__.py imports every part: one missing package (numba, for tllib.ranking) makes the import fail.
+        # A package whose __init__ has not run still finds its parts, and a part that fails raises when it is imported.
         log.warning("tllib is used part by part, it does not import as a whole: %s", missing.why)
-        package = importlib.util.module_from_spec(spec)
+        package: Any = importlib.util.module_from_spec(spec)
         version = re.search(r"__version__ = ['\"](.*?)['\"]", Path(spec.origin).read_text(encoding="utf-8"))
         package.__version__ = version.group(1) if version else ""
         sys.modules["tllib"] = package
         for name, module in list(sys.modules.items()):
-            if re.fullmatch(r"tllib\.\w+", name):  # loaded before the failure: attach as an import would have
+            if re.fullmatch(r"tllib\.\w+", name):  # loaded before the failure: attach it as an import does
                 setattr(package, name[len("tllib.") :], module)
 
 
 def _supply_names() -> Iterator[str]:
-    """Set the names tllib 0.4 needs where they are absent; yields those that were."""
+    """Set the names that tllib 0.4 needs where they are absent; yield those."""
     import numpy
     import torch.hub
-    import torch.utils.data.dataset as dataset
+    import torch.utils.data.dataset
     import torchvision.models.resnet as resnet
     from torchvision.models import get_model_weights
 
+    dataset: Any = torch.utils.data.dataset
     if not hasattr(dataset, "T_co"):
         dataset.T_co = TypeVar("T_co", covariant=True)
         yield "torch.utils.data.dataset.T_co"
@@ -179,8 +181,9 @@ def _supply_names() -> Iterator[str]:
         yield "torchvision.models.resnet.model_urls"
     moved = "torchvision.models.utils"
     if moved not in sys.modules and importlib.util.find_spec(moved) is None:
-        sys.modules[moved] = ModuleType(moved)
-        sys.modules[moved].load_state_dict_from_url = torch.hub.load_state_dict_from_url
+        module: Any = ModuleType(moved)
+        module.load_state_dict_from_url = torch.hub.load_state_dict_from_url
+        sys.modules[moved] = module
         yield f"{moved}.load_state_dict_from_url"
     for name, python_type in NUMPY_NAMES.items():
         if name not in vars(numpy):
@@ -199,7 +202,7 @@ def _walk(name: str, provider: Callable[[], ModuleType], deep: bool = True) -> I
         yield PartStatus(name, getattr(module, "__version__", ""), True)
         for child in pkgutil.iter_modules(module.__path__) if deep else ():
             path = f"{name}.{child.name}"
-            yield from _walk(path, lambda path=path: _import(path))
+            yield from _walk(path, partial(_import, path))
 
 
 def _has_compiled_operators() -> bool:
@@ -221,22 +224,24 @@ def _first_line(cause: Exception) -> str:
 
 
 def _remedy(part: str, cause: Exception) -> str:
-    """What to type: install the package that was not found, or the part's own package anew."""
+    """What to type: install the package that was not found, or reinstall the part's own package."""
     lacking = getattr(cause, "name", None) if isinstance(cause, ModuleNotFoundError) else None
     if lacking and lacking.startswith("tllib."):
-        return f"python -m tllib_ext.compat, which lists the parts that are there; or {REMEDIES['tllib']}"
+        return f"python -m tllib_ext.compat, which lists the usable parts; or {REMEDIES['tllib']}"
     package = (lacking or part).split(".")[0]
     return REMEDIES.get(package, f"pip install {package}" if lacking else f"pip install --force-reinstall {package}")
 
 
 def main() -> None:
-    """Print the table."""
-    from prettytable import PrettyTable
-
-    table = PrettyTable(["part", "version", "usable", "why not", "what to type"], align="l")
+    """Print one line for each usable part, and below each other part why it fails and what to type."""
     for part in probe():
-        table.add_row([part.name, part.version, "yes" if part.usable else "no", part.why, part.remedy])
-    print(table)
+        title = f"{part.name} {part.version}".strip()
+        limits = "with limits" if part.why else "usable"
+        print(f"{title:<50} {limits if part.usable else 'not usable'}")
+        for label, text in (("why", part.why), ("type", part.remedy)):
+            if text:
+                print(textwrap.fill(text, 98, initial_indent=f"    {label + ':':<6}", subsequent_indent=" " * 10,
+                                    break_long_words=False, break_on_hyphens=False))  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -91,7 +91,7 @@ class Registry(Generic[T]):
         Args:
             prefix (str): e.g. ``"timm"``
             resolver (str): ``"module:function"``
-            help (str): one line about all of them
+            help (str): one line about all of them; empty: they are not listed
             names (dict, optional): the names there are -> help; default: any, the function reports unknown ones
         """
         if prefix in self._prefixes:
@@ -132,6 +132,8 @@ class Registry(Generic[T]):
         self._read_entry_points()
         lines = {name: self._entries[name].help for name in self}
         for prefix, family in sorted(self._prefixes.items()):
+            if not family.help:
+                continue
             if family.names is None:
                 lines[f"{prefix}:NAME"] = family.help
             for name, text in sorted((family.names or {}).items()):

@@ -79,16 +79,16 @@ def test_evaluation_workers_stay(view):
     pixels = LazyPixels(view, 16, workers=1)
     domain = Domain(view, torch.device("cpu"), pixels, Augment(12))
     first = [x for _, x in domain.in_order(8)]
-    loader, workers = pixels._kept, pixels._kept._iterator._workers
+    loader, workers = pixels._persistent, pixels._persistent._iterator._workers
     assert all(torch.equal(a, b) for a, (_, b) in zip(first, domain.in_order(8)))
-    assert pixels._kept is loader and loader._iterator._workers is workers
+    assert pixels._persistent is loader and loader._iterator._workers is workers
     pixels.close()
 
 
 def test_closing_ends_the_workers_and_the_next_stream_brings_them_back(view):
     pixels, batches = LazyPixels(view, 16, workers=1), [np.arange(2)]
     first = [rows.clone() for rows in pixels.stream(batches, again=True)]
-    (worker,) = pixels._kept._iterator._workers
+    (worker,) = pixels._persistent._iterator._workers
     pixels.close()
     assert not worker.is_alive() and worker.exitcode == 0
     assert all(torch.equal(a, b) for a, b in zip(first, pixels.stream(batches, again=True)))

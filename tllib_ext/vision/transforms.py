@@ -1,11 +1,11 @@
 r"""Images to tensors, in two parts.
 
-Per image, once: decode and resize to a square of uint8 pixels (the DANCE family resizes to exactly 256 x 256 without
-keeping the aspect ratio). Per batch, on the training device: crop, flip and normalise. How an image is augmented is a
-function of (seed, step, index): it depends neither on the number of workers nor on what came before.
+Per image, once: decode and resize to a square of uint8 pixels (DANCE and its successors resize to exactly 256 x 256
+without keeping the aspect ratio). Per batch, on the training device: crop, flip and normalise. The augmentation of an
+image is a function of (seed, step, index): the number of workers and earlier batches have no influence.
 """
 
-from typing import Any, Tuple
+from typing import TYPE_CHECKING, Any, Tuple
 
 import numpy as np
 import torch
@@ -13,20 +13,23 @@ from torch import Tensor
 
 from tllib_ext.images import as_rgb
 
+if TYPE_CHECKING:
+    from PIL import Image
+
 __all__ = ["MEAN", "STD", "decode", "Augment"]
 
-#: ImageNet's channel statistics, which every pretrained backbone here was trained with.
+#: ImageNet's channel statistics, with which all pretrained backbones here were trained.
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
-def decode(image: Any, resize: int) -> np.ndarray:
+def decode(image: "Image.Image", resize: int) -> np.ndarray:
     """A PIL image as :math:`(R, R, 3)` uint8 pixels, bilinear."""
     from PIL import Image
 
     return np.asarray(as_rgb(image).resize((resize, resize), Image.Resampling.BILINEAR), dtype=np.uint8)
 
 
-def _mix(x: np.ndarray) -> np.ndarray:
+def _mix(x: Any) -> Any:
     """splitmix64's finaliser: a counter-based random number that numpy computes for a whole batch at once."""
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -40,7 +43,7 @@ class Augment:
         crop (int): side of the result
         flip (bool): flip half of the images in training
         seed (int): the run's seed
-        domain (int): another number for each domain, so that they are not augmented alike
+        domain (int): number of the domain, so that the two are augmented differently
 
     Shape:
         - rows: :math:`(N, R, R, 3)` uint8
@@ -75,7 +78,7 @@ class Augment:
         return self._normalise((self._cut if rows.device.type == "cpu" else self._gather)(rows, *choices))
 
     def _cut(self, rows: Tensor, top: np.ndarray, left: np.ndarray, flip: np.ndarray) -> Tensor:
-        """Image by image: a processor copies lines of pixels many times faster than it gathers single ones."""
+        """Image by image: on a CPU, copying lines of pixels is many times faster than gathering single ones."""
         size = self.crop
         made = torch.empty(len(rows), size, size, 3)
         for image, row, y, x, turned in zip(made, rows, top.tolist(), left.tolist(), flip.tolist()):
@@ -84,7 +87,7 @@ class Augment:
         return made
 
     def _gather(self, rows: Tensor, top: np.ndarray, left: np.ndarray, flip: np.ndarray) -> Tensor:
-        """All images at once, for devices where every operation has its price."""
+        """All images at once, for devices where every launch costs time."""
         span = np.arange(self.crop)
         columns = np.where(flip[:, None], span[::-1], span) + left[:, None]
         y = torch.from_numpy(top[:, None] + span).to(rows.device)
@@ -93,14 +96,14 @@ class Augment:
         return rows[batch[:, None, None], y[:, :, None], x[:, None, :]]
 
     def centre(self, rows: Tensor) -> Tensor:
-        """The centre crop, of every test image."""
+        """The centre crop, for evaluation."""
         edge = (rows.shape[1] - self.crop) // 2
         return self._normalise(rows[:, edge : edge + self.crop, edge : edge + self.crop])
 
     def _normalise(self, rows: Tensor) -> Tensor:
         if self._scale.device != rows.device:
             self._scale, self._shift = self._scale.to(rows.device), self._shift.to(rows.device)
-        # By lines, not by pixels: loops over three channels are too short to be fast.
+        # By lines, not by pixels: loops over three channels are too short to vectorise.
         lines = rows.float().reshape(*rows.shape[:2], -1)
         # (N, H, W, 3) seen as (N, 3, H, W) is channels-last already: no copy.
         return torch.addcmul(self._shift, lines, self._scale).view(rows.shape).permute(0, 3, 1, 2)

@@ -1,4 +1,4 @@
-"""Which images cannot be used, found before training: every one is decoded, all offenders are listed."""
+"""Find the images that cannot be used before training: decode every one, list all that fail."""
 
 import copy
 from concurrent.futures import ThreadPoolExecutor
@@ -6,19 +6,21 @@ from typing import Any, Callable, Iterable, List, Optional, Sequence, Tuple
 
 from tqdm import tqdm
 
+from tllib_ext.vision.datasets.types import ImageListLike
+
 __all__ = ["bad_images", "without_images"]
 
 
 def bad_images(
-    paths: Sequence[str], loader: Callable[[str], Any], workers: int = 1, progress: Optional[bool] = None
+    paths: Sequence[str], loader: Callable[[str], object], workers: int = 1, progress: Optional[bool] = None
 ) -> List[Tuple[str, str]]:
-    """Decode every image in ``workers`` threads (Pillow decodes outside of Python's lock).
+    """Decode every image in ``workers`` threads (Pillow decodes without the interpreter's lock).
 
     Args:
         paths (sequence of str): the images
         loader (callable): path -> image, raises if it cannot
         workers (int): threads
-        progress (bool, optional): False hides the bar; None hides it where nobody watches
+        progress (bool, optional): False hides the bar; None hides it without a terminal
 
     Returns:
         path and reason of each image that cannot be used, in the order of ``paths``
@@ -43,8 +45,9 @@ def bad_images(
     return [(path, text) for path, text in zip(paths, reasons) if text is not None]
 
 
-def without_images(dataset: Any, paths: Iterable[str]) -> Any:
-    """The same image list without some of its images; ``dataset`` itself stays as it is."""
-    left_out, rest = set(paths), copy.copy(dataset)
+def without_images(dataset: ImageListLike, paths: Iterable[str]) -> ImageListLike:
+    """A copy of an image list without some of its images."""
+    left_out = set(paths)
+    rest: Any = copy.copy(dataset)
     rest.samples = [sample for sample in dataset.samples if sample[0] not in left_out]
     return rest

@@ -1,14 +1,14 @@
 r"""Draw one glyph as it looks in print, by hand, or in a scene.
 
-Everything is drawn with Pillow from the font files that come with matplotlib (only its folder is looked up, nothing of
-it is imported). Random numbers come from a :class:`numpy.random.RandomState`, whose streams numpy keeps frozen, and
-text is laid out by Pillow's own engine: a picture depends on the versions of Pillow and of the fonts, on nothing else.
+Pillow draws everything, with the font files of matplotlib (whose folder is looked up; matplotlib is not imported). Random
+numbers come from a :class:`numpy.random.RandomState`, whose streams do not change between versions of numpy, and text is
+laid out by Pillow's own engine: the pixels depend on the versions of Pillow and of the fonts only.
 """
 
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Callable, Dict, Tuple
+from typing import Callable, Dict, List, Sequence, Tuple, TypeVar
 
 import numpy as np
 from numpy.random import RandomState
@@ -18,14 +18,15 @@ from tllib_ext.errors import UserError
 
 __all__ = ["SIZE", "STYLES", "font_folder", "glyph_mask", "skeleton", "render"]
 
+T = TypeVar("T")
 #: side of a picture in pixels.
 SIZE = 36
-#: pictures are composed at twice their size and then halved: the transforms below do not average pixels by themselves.
+#: pictures are composed at twice their size and then halved, which antialiases them.
 FINE = 2 * SIZE
 #: side of the masks that glyphs are cut from.
 MASK = 96
 
-#: faces with letters and digits only; what else they hold is not where Unicode says.
+#: faces whose letters and digits are at their Unicode positions; the other characters are not.
 LATIN_FACES = ("cmr10", "cmb10", "cmss10", "cmtt10")
 #: faces with Greek, Cyrillic and symbols too.
 WIDE_FACES = (
@@ -53,7 +54,7 @@ def glyph_mask(char: str, face: str) -> Image.Image:
     """``char`` in ``face``, white on black, as large as fits with its own proportions into a square of ``MASK``."""
     font = ImageFont.truetype(str(font_folder() / f"{face}.ttf"), 2 * MASK, layout_engine=ImageFont.Layout.BASIC)
     left, top, right, bottom = font.getbbox(char)
-    width, height = right - left, bottom - top
+    width, height = int(right - left), int(bottom - top)
     image = Image.new("L", (width, height))
     ImageDraw.Draw(image).text((-left, -top), char, fill=255, font=font)
     scale = 0.8 * MASK / max(width, height)
@@ -65,7 +66,7 @@ def glyph_mask(char: str, face: str) -> Image.Image:
 
 @lru_cache(maxsize=None)
 def skeleton(char: str, face: str) -> Tuple[np.ndarray, np.ndarray]:
-    r"""The middle line of a glyph (thinning after Zhang and Suen, 1984): where a pen would go.
+    r"""The middle line of a glyph, by the thinning algorithm of Zhang and Suen (1984).
 
     Outputs:
         - points: :math:`(P, 2)`, x and y in 0..1
@@ -92,13 +93,13 @@ def skeleton(char: str, face: str) -> Tuple[np.ndarray, np.ndarray]:
     rows, columns = np.nonzero(ink)
     number = -np.ones(ink.shape, int)
     number[rows, columns] = np.arange(len(rows))
-    edges = []
+    pairs: List[Tuple[int, int]] = []
     for down, right in ((0, 1), (1, 0), (1, 1), (1, -1)):
         other = number[rows + down, columns + right]
-        edges += [(a, b) for a, b in enumerate(other) if b >= 0]
+        pairs += [(a, b) for a, b in enumerate(other.tolist()) if b >= 0]
     points = np.stack([columns, rows], 1) / side
-    edges = np.array(edges, int).reshape(-1, 2)
-    for _ in range(4):  # the path of pixels has corners, the path of a pen has not
+    edges = np.array(pairs, int).reshape(-1, 2)
+    for _ in range(4):  # smooth the corners of the pixel path
         total, degree = points.copy(), np.ones(len(points))
         for a, b in (edges.T, edges.T[::-1]):
             np.add.at(total, a, points[b])
@@ -112,7 +113,7 @@ def _uniform(rng: RandomState, low: float, high: float) -> float:
     return low + (high - low) * rng.random_sample()
 
 
-def _choose(rng: RandomState, items: Tuple) -> object:
+def _choose(rng: RandomState, items: Sequence[T]) -> T:
     return items[rng.randint(len(items))]
 
 
@@ -149,15 +150,16 @@ def _place(
     middle = MASK / 2
     # Perspective is measured from the centre so that it does not move the glyph.
     one = 1 - (g + h) * FINE / 2
-    data = (a + middle * g, b + middle * h, middle * one - centre[0],
-            c + middle * g, d + middle * h, middle * one - centre[1], g, h)  # fmt: skip
-    data = tuple(value / one for value in data)
+    terms = (a + middle * g, b + middle * h, middle * one - centre[0],
+             c + middle * g, d + middle * h, middle * one - centre[1], g, h)  # fmt: skip
+    data = tuple(value / one for value in terms)
     return mask.transform((FINE, FINE), Image.Transform.PERSPECTIVE, data, Image.Resampling.BILINEAR)
 
 
 def _grey(rng: RandomState, low: int, high: int, tint: int) -> Tuple[int, int, int]:
     level = rng.randint(low, high + 1)
-    return tuple(min(255, max(0, level + int(shade))) for shade in rng.randint(-tint, tint + 1, 3))
+    red, green, blue = (min(255, max(0, level + int(shade))) for shade in rng.randint(-tint, tint + 1, 3))
+    return red, green, blue
 
 
 def _grain(image: Image.Image, rng: RandomState, sigma: float) -> Image.Image:
@@ -175,7 +177,7 @@ def print_style(char: str, rng: RandomState) -> Image.Image:
 
 
 def hand_style(char: str, rng: RandomState) -> Image.Image:
-    """A pen follows the middle line with an unsteady hand; paper may be ruled."""
+    """Pen strokes along a distorted middle line, on plain or ruled paper."""
     points, edges = skeleton(char, _choose(rng, PEN_FACES))
     xy = (points - 0.5) * [_uniform(rng, 0.75, 1.1), _uniform(rng, 0.85, 1.1)]
     for cycles, amount in ((1.0, 0.09), (2.2, 0.035)):  # large bends, then small ones
@@ -210,7 +212,7 @@ def hand_style(char: str, rng: RandomState) -> Image.Image:
 
 
 def _two_colours(rng: RandomState) -> Tuple[np.ndarray, np.ndarray]:
-    """Two colours that a reader can tell apart, either of them the lighter."""
+    """Two colours of different brightness, in any order."""
     weights = np.array([0.299, 0.587, 0.114])
     while True:
         colours = rng.random_sample((2, 3)) * 255
@@ -226,7 +228,7 @@ def scene_style(char: str, rng: RandomState) -> Image.Image:
     mask = _place(glyph_mask(char, face), rng, scale=(0.7, 0.95), shift=0.08, angle=14, shear=0.2, perspective=0.7)
     front, back = _two_colours(rng)
     texture = np.asarray(_field(rng, _choose(rng, (3, 5, 9, 18))), np.float32) / 255 - 0.5
-    scene = np.empty((FINE, FINE, 3), np.float32)
+    scene: np.ndarray = np.empty((FINE, FINE, 3), np.float32)
     scene[:] = back + (texture * _uniform(rng, 20, 110))[..., None] * (0.5 + rng.random_sample(3))
     if rng.random_sample() < 0.35:  # planks, blinds, tiles
         y, x = np.mgrid[:FINE, :FINE]

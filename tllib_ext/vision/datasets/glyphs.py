@@ -1,9 +1,8 @@
-r"""Glyphs: 31 letters and digits in three domains, drawn on the spot.
+r"""Glyphs, the embedded data set: 31 letters and digits in three domains, drawn when they are first used.
 
-The embedded data set: nothing to download, a few seconds to draw, and the shape of Office-31 on disk (the layout of
-tllib's image lists), so that whatever reads Office-31 reads it. Like the domains of a real benchmark these differ in
-what made the picture: ``print`` (type on paper), ``hand`` (pen strokes) and ``scene`` (a sign in the street: texture,
-colour, perspective, noise).
+There is nothing to download, drawing takes a few seconds, and the files have the layout of tllib's image lists, as
+Office-31's have. The domains differ in the origin of the picture: ``print`` (type on paper), ``hand`` (pen strokes) and
+``scene`` (a sign in the street: texture, colour, perspective, noise).
 """
 
 import json
@@ -33,14 +32,14 @@ CLASSES: Tuple[str, ...] = tuple(f"{'digit' if c.isdigit() else 'letter'}_{c}" f
 DOMAINS: Dict[str, str] = {"P": "print", "H": "hand", "S": "scene"}
 #: default label sets over :data:`CLASSES`, with A-J shared, K-T in the source only, the rest unknown.
 SPLIT = "10/10/11"
-#: pictures are brought to this side, then cut to :data:`CROP` (at random in training, in the middle in evaluation).
+#: pictures are resized to this side, then cropped to :data:`CROP` (at random in training, centred in evaluation).
 RESIZE, CROP = 36, 32
 #: a mirrored letter is another letter, or none.
 FLIP = False
 #: pictures of a class in a domain.
 PER_CLASS = 50
 
-#: raised whenever other pixels come out, so that a folder written by an older version is drawn again.
+#: increased whenever the pixels change, so that a folder written by an older version is drawn again.
 VERSION = 1
 MARKER = "glyphs.json"
 
@@ -48,9 +47,8 @@ MARKER = "glyphs.json"
 def write_glyphs(root: Union[str, Path], seed: int = 0, progress: bool = True) -> Path:
     r"""Draw the data set into ``root``, once.
 
-    Everything is written beside ``root`` first and renamed at the end: ``root`` is complete or is not there. A second
-    call finds it complete and returns at once; a folder drawn by another version or with another seed is replaced; a
-    folder that is not ours is left alone.
+    The data is written beside ``root`` and renamed at the end, so that ``root`` is either complete or absent. A complete
+    folder is left as it is; one of another version or seed is replaced; a folder with other contents is an error.
 
     Args:
         root (str or Path): the folder to make
@@ -77,7 +75,7 @@ def write_glyphs(root: Union[str, Path], seed: int = 0, progress: bool = True) -
     try:
         _draw(draft, seed, progress)
         (draft / MARKER).write_text(json.dumps(contents, indent=1) + "\n")
-        draft.chmod(0o755)  # mkdtemp makes folders that only their owner can read
+        draft.chmod(0o755)  # mkdtemp makes folders that are private
         if _marker(root) != contents:  # unless another process was faster
             if root.exists():
                 shutil.rmtree(root)
@@ -88,7 +86,7 @@ def write_glyphs(root: Union[str, Path], seed: int = 0, progress: bool = True) -
 
 
 def _marker(root: Path) -> Dict[str, Any]:
-    """What ``root`` says it holds: nothing if it is missing or empty; an error if it holds something else."""
+    """The marker file of ``root``: empty if the folder is absent or empty, an error if it holds something else."""
     if not root.exists() or (root.is_dir() and not any(root.iterdir())):
         return {}
     try:
@@ -97,9 +95,7 @@ def _marker(root: Path) -> Dict[str, Any]:
             raise KeyError
         return contents
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        raise UserError(
-            f"{root} is there already and does not hold Glyphs (no valid {MARKER}): name another folder or remove it"
-        ) from None
+        raise UserError(f"{root} exists and does not hold Glyphs (no valid {MARKER}): name another folder or remove it") from None
 
 
 def _draw(root: Path, seed: int, progress: bool) -> None:

@@ -153,7 +153,7 @@ def write_transition(path: PathLike, matrix: np.ndarray, names: Sequence[str]) -
         matrix (array): (K, K), rows sum to one
         names (sequence of str): of the K classes
     """
-    with atomic_text(path) as stream:
+    with atomic_text(str(path)) as stream:
         writer = csv.writer(stream)
         writer.writerow([NAMES_CORNER, *map(escape_formula, names)])
         writer.writerows([escape_formula(name), *map(float, row)] for name, row in zip(names, matrix))

@@ -1,4 +1,4 @@
-"""Which samples a step sees: a function of (seed, step), so that a run can go on from any step on any machine."""
+"""The samples of each step, as a function of (seed, step): a run can resume at any step on any machine."""
 
 from typing import Optional
 
@@ -37,7 +37,7 @@ class BalancedBatches:
 
 
 class ShuffledBatches:
-    r"""Batches without replacement, reshuffled when the list is used up; what is left over is dropped.
+    r"""Batches without replacement; the list is reshuffled for each pass, and an incomplete last batch is dropped.
 
     Args:
         size (int): length of the list
@@ -53,7 +53,7 @@ class ShuffledBatches:
 
     def __init__(self, size: int, batch: int, seed: int = 0):
         if batch > size:
-            raise UserError(f"a batch of {batch} is larger than the domain, which has {size} images: choose a smaller -b")
+            raise UserError(f"a batch of {batch} is larger than the domain, which has {size} samples: choose a smaller one")
         self.size, self.batch, self.seed = size, batch, seed
         self._epoch: Optional[int] = None
         self._order = np.arange(0)

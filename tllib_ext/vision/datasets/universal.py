@@ -1,11 +1,15 @@
-"""A data set seen through a label split."""
+"""One domain of a data set with the labels of a split."""
 
-from typing import Any, Callable, List, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Callable, List, Optional, Tuple, Union
 
 import numpy as np
 
 from tllib_ext.errors import UserError
 from tllib_ext.split import LabelSplit
+from tllib_ext.vision.datasets.types import ImageListLike, Loader
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
 
 __all__ = ["UniversalView"]
 
@@ -13,13 +17,13 @@ __all__ = ["UniversalView"]
 class UniversalView:
     r"""The source's or the target's part of a data set, with the labels of a :class:`LabelSplit`.
 
-    Works with anything that has ``samples`` (path and label), ``classes`` and ``loader``: tllib's ``ImageList`` family,
-    torchvision's ``ImageFolder``, our readers. Labels are read from ``samples``, never from ``targets``, which tllib
-    leaves stale. The list's order is kept: the authors' noise draw depends on it.
+    ``dataset`` is anything with ``samples`` (path and label), ``classes`` and ``loader``: tllib's ``ImageList`` family,
+    torchvision's ``ImageFolder``, our readers. Labels are read from ``samples``, not from ``targets``, which tllib does
+    not keep up to date. The order of the list is kept: the authors' noise draw depends on it.
 
     Args:
-        dataset: the image list
-        split (LabelSplit): which classes are whose
+        dataset (ImageListLike): the images
+        split (LabelSplit): the label sets
         role (str): ``"source"`` or ``"target"``
         transform (callable, optional): applied to the image in ``__getitem__``
 
@@ -33,7 +37,7 @@ class UniversalView:
         ([('d.png', 0), ('a.png', 1)], [('d.png', 0), ('c.png', 2), ('e.png', 2)])
     """
 
-    def __init__(self, dataset: Any, split: LabelSplit, role: str, transform: Optional[Callable] = None):
+    def __init__(self, dataset: ImageListLike, split: LabelSplit, role: str, transform: Optional[Callable] = None):
         if role not in ("source", "target"):
             raise UserError(f"role {role!r}: expected source or target")
         self.dataset, self.split, self.role, self.transform = dataset, split, role, transform
@@ -57,19 +61,19 @@ class UniversalView:
             empty = [names[k] for k in np.flatnonzero(np.bincount(self.targets, minlength=len(names)) == 0)]
             if empty:
                 some = ", ".join(empty[:8]) + (" …" if len(empty) > 8 else "")
-                raise UserError(f"no source image of: {some}; check -s and --split")
+                raise UserError(f"no source image of: {some}; check source and split")
         if not len(self.indices):
-            raise UserError("no target image belongs to the split; check -t and --split")
+            raise UserError("no target image is of a class of the split; check target and split")
 
     def path(self, index: int) -> str:
-        """Where sample ``index`` comes from."""
-        return self.dataset.samples[self.indices[index]][0]
+        """The file of sample ``index``."""
+        return self.dataset.samples[int(self.indices[index])][0]
 
     @property
     def paths(self) -> List[str]:
-        """All of them."""
+        """The file of every sample."""
         samples = self.dataset.samples
-        return [samples[i][0] for i in self.indices]
+        return [samples[i][0] for i in self.indices.tolist()]
 
     @property
     def samples(self) -> List[Tuple[str, Optional[int]]]:
@@ -84,28 +88,26 @@ class UniversalView:
 
     @property
     def num_classes(self) -> int:
-        """How many there are."""
+        """Number of labels."""
         return len(self.classes)
 
     @property
-    def loader(self) -> Any:
-        """The data set's."""
+    def loader(self) -> Loader:
+        """The loader of the data set."""
         return self.dataset.loader
 
     @property
     def features(self) -> Optional[np.ndarray]:
-        """Frozen features in this view's order, where the data set has them."""
+        """Frozen features in list order, None for images."""
         rows = getattr(self.dataset, "features", None)
         return None if rows is None else rows[self.indices]
 
     def __len__(self) -> int:
         return len(self.indices)
 
-    def __getitem__(self, index: int) -> Tuple[Any, Optional[int]]:
-        if getattr(self.dataset, "features", None) is not None:
-            item = self.dataset.features[self.indices[index]]
-        else:
-            item = self.loader(self.path(index))
+    def __getitem__(self, index: int) -> "Tuple[Union[Image, np.ndarray], Optional[int]]":
+        rows = getattr(self.dataset, "features", None)
+        item: Any = self.loader(self.path(index)) if rows is None else rows[self.indices[index]]
         if self.transform is not None:
             item = self.transform(item)
         return item, None if self.targets is None else int(self.targets[index])

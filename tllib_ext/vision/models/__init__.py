@@ -32,4 +32,4 @@ BACKBONES: "Registry[Callable[[bool, bool], BackboneLike]]" = Registry(
 )
 BACKBONES.register_prefix("tllib", "tllib_ext.vision.models.backbones:from_tllib", "any of tllib.vision.models")
 BACKBONES.register_prefix("timm", "tllib_ext.vision.models.backbones:from_timm", "any of timm.list_models()")
-BACKBONES.register_prefix("torchvision", "tllib_ext.vision.models.backbones:from_torchvision", "of torchvision", TORCHVISION)
+BACKBONES.register_prefix("torchvision", "tllib_ext.vision.models.backbones:from_torchvision", "", TORCHVISION)

@@ -3,7 +3,7 @@
 import os
 from functools import partial
 from pathlib import Path
-from typing import Callable, Dict, Optional, Protocol
+from typing import Any, Callable, Dict, Optional, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -76,9 +76,9 @@ def _torchvision(name: str, pretrained: bool, download: bool) -> Backbone:
         net.load_state_dict(_hub_state(enum.url, name, download))
     attribute = next(a for a in _CLASSIFIERS if hasattr(net, a))
     classifier = getattr(net, attribute)
-    linear = classifier[-1] if isinstance(classifier, nn.Sequential) else classifier
+    linear: Any = classifier[-1] if isinstance(classifier, nn.Sequential) else classifier
     setattr(net, attribute, nn.Identity())
-    return Backbone(net, int(linear.in_features))
+    return Backbone(net, linear.in_features)
 
 
 def _hub_state(url: str, name: str, download: bool) -> Dict[str, Tensor]:
@@ -160,7 +160,5 @@ def load_weights(net: nn.Module, file: PathLike) -> None:
     for kind, keys in (("lacks", missing), ("has unknown", extra), ("has another shape for", other)):
         if keys:
             more = f" and {len(keys) - 1} more" if len(keys) > 1 else ""
-            raise UserError(
-                f"the weights {file} do not fit the backbone: the file {kind} {keys[0]}{more}; check the backbone's name"
-            )
+            raise UserError(f"the weights {file} do not fit the backbone: the file {kind} {keys[0]}{more}")
     net.load_state_dict(body, strict=False)

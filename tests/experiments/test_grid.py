@@ -160,5 +160,5 @@ def test_sizes_in_a_presets_order():
     split = LabelSplit.parse("Office31:10/21/0", ["anything"])
     assert split.shared == PRESETS["Office31"].shared and split.scenario == "partial"
     assert LabelSplit.parse("Office31:10/10/11", []) == PRESETS["Office31"]
-    with pytest.raises(UserError, match="asks for 32"):
+    with pytest.raises(UserError, match="has 32 classes"):
         LabelSplit.parse("Office31:10/11/11", [])

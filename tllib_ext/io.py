@@ -18,8 +18,13 @@ from tllib_ext.typing import PathLike, Record
 
 __all__ = [
     "atomic_path", "atomic_text", "write_json", "write_text", "write_between_marks", "remove_temporary_files", "file_lock",
-    "read_json_lines", "CHUNK", "escape_formula", "unescape_formula", "number_or_nan", "open_text", "read_columns",
+    "read_json_lines", "CHUNK", "cache_dir", "escape_formula", "unescape_formula", "number_or_nan", "open_text", "read_columns",
 ]  # fmt: skip
+
+
+def cache_dir() -> Path:
+    """Where generated data and frozen features are kept: ``$TLLIB_EXT_CACHE`` or ``~/.cache/tllib_ext``."""
+    return Path(os.environ.get("TLLIB_EXT_CACHE") or Path.home() / ".cache" / "tllib_ext")
 
 
 @contextmanager

@@ -12,6 +12,8 @@ from scipy.stats import gaussian_kde
 from tllib_ext.evaluation.curves import threshold_curve
 from tllib_ext.evaluation.feature_map_file import GROUPS, FeatureMap, read_feature_map, write_feature_map
 from tllib_ext.report import plots
+from tllib_ext.report.matrix_plots import confusion_matrix, transition_matrices
+from tllib_ext.report.plots import Scores
 from tllib_ext.report.style import plain, save
 from tllib_ext.split import LabelSplit
 from tllib_ext.training.feature_map import choose, groups_of, tsne
@@ -35,13 +37,15 @@ def labels_of(ax):
 
 
 def test_density_is_scotts_kde_with_the_threshold():
-    ax = plots.density(SCORE, UNKNOWN, 2.5).axes[0]
+    ax = plots.density([Scores("t", SCORE, UNKNOWN, 2.5)], "score").axes[0]
     lines = {line.get_label(): line.get_xydata() for line in ax.lines}
     for name, part in (("common classes (80)", SCORE[~UNKNOWN]), ("private classes (60)", SCORE[UNKNOWN])):
         x, y = lines[name].T
         assert y == pytest.approx(gaussian_kde(part, "scott")(x))
     assert set(lines["threshold 2.5"][:, 0]) == {2.5}
-    assert labels_of(plots.density(SCORE).axes[0]) == ["target images (140)"]
+    two = plots.density([Scores("$a", SCORE), Scores("b", SCORE, UNKNOWN, float("nan"))], "score").axes
+    assert labels_of(two[0]) == ["target images (140)"]
+    assert labels_of(two[1]) == ["common classes (80)", "private classes (60)"]
 
 
 @pytest.mark.parametrize(
@@ -51,7 +55,7 @@ def test_density_is_scotts_kde_with_the_threshold():
 def test_density_of_odd_scores(score, labelled):
     score = np.array(score)
     unknown = np.arange(len(score)) % 2 == 0 if labelled else None
-    assert drawn(plots.density(score, unknown, None if labelled else 0.5)).min() < 200
+    assert drawn(plots.density([Scores("t", score, unknown, None if labelled else 0.5)], "score")).min() < 200
 
 
 def test_threshold_curve_draws_the_curve():
@@ -80,33 +84,31 @@ def test_confusion_matrix_has_rows_only_for_classes_that_occur():
     matrix = np.zeros((8, 8), int)
     matrix[0, [0, 7]] = 3, 1
     matrix[7, 1] = 5
-    ax = plots.confusion_matrix(matrix, NAMES).axes[0]
+    ax = confusion_matrix(matrix, NAMES).axes[0]
     assert np.asarray(ax.images[0].get_array()) == pytest.approx(np.array([[0.75, 0, 0.25], [0, 1, 0]]))
     assert [text.get_text() for text in ax.get_yticklabels()] == ["mug", "unknown"]
     assert sorted(text.get_text() for text in ax.texts) == ["100", "25", "75"]
 
 
 def test_any_class_name_can_be_drawn(recwarn):
-    drawn(plots.confusion_matrix(np.eye(8, dtype=int), NAMES))
-    drawn(plots.transition_matrix(np.full((8, 8), 1 / 8), NAMES, "title"))
+    drawn(confusion_matrix(np.eye(8, dtype=int), NAMES))
+    drawn(transition_matrices(np.full((8, 8), 1 / 8), NAMES))
+    assert len(transition_matrices(np.eye(8).tolist(), NAMES, np.eye(8).tolist()).axes) == 2
     assert plain("two\nlines") == "two\\nlines" and len(plain("x" * 99, 18)) == 18
 
 
 def test_matrices_of_any_size():
     names = [f"class {i}" for i in range(120)]
-    assert drawn(plots.confusion_matrix(np.eye(120, dtype=int), names)).size < 12e6
-    assert drawn(plots.confusion_matrix(np.eye(2, dtype=int), names)).size > 1e5
+    assert drawn(confusion_matrix(np.eye(120, dtype=int), names)).size < 12e6
+    assert drawn(confusion_matrix(np.eye(2, dtype=int), names)).size > 1e5
 
 
-def test_suspicion_plots():
-    wrong = UNKNOWN
+def test_suspicion_of_right_and_wrong_labels():
     score = np.clip((SCORE - 2) / 7, -1, 1)
-    ax = plots.suspicion_roc(score, wrong).axes[0]
-    first = wrong[np.argsort(-score, kind="stable")[:60]]
-    assert labels_of(ax)[1] == f"the 60 most suspicious: {first.mean():.1%} wrong"
     assert labels_of(plots.suspicion_histogram(score).axes[0]) == ["source labels (140)"]
-    assert labels_of(plots.suspicion_histogram(score, wrong).axes[0]) == ["label right (80)", "label wrong (60)"]
-    drawn(plots.label_model_rounds([{"rate": 0.1}, {"rate": 0.2}], 0.2, 0.01, 0.21))
+    ax = plots.suspicion_histogram(score, UNKNOWN).axes[0]
+    assert labels_of(ax) == ["label correct (80)", "label wrong (60)"]
+    assert sum(patch.get_height() for patch in ax.patches) == 140
 
 
 def test_map_of_features(tmp_path):
@@ -131,16 +133,25 @@ def test_a_map_of_few_points(shape):
     assert np.isfinite(tsne(np.ones(shape), 0)).all() and tsne(np.ones(shape), 0).shape == (shape[0], 2)
 
 
-def test_choice_of_points_is_random_but_settled():
+def test_choice_of_points_depends_on_the_seed_alone():
     chosen = choose(1000, 50, seed=3)
     assert len(set(chosen)) == 50 and (np.diff(chosen) > 0).all() and np.array_equal(chosen, choose(1000, 50, seed=3))
     assert not np.array_equal(chosen, choose(1000, 50, seed=4))
 
 
 def test_saving_leaves_one_whole_file(tmp_path):
-    save(plots.density(SCORE, UNKNOWN, 2.0), tmp_path / "density.png")
+    save(plots.density([Scores("t", SCORE, UNKNOWN, 2.0)], "score"), tmp_path / "density.png")
     assert [file.name for file in tmp_path.iterdir()] == ["density.png"]
-    assert Image.open(tmp_path / "density.png").size == (784, 490)
+    assert Image.open(tmp_path / "density.png").size == (736, 496)
+
+
+def test_all_text_has_one_size():
+    figures = [plots.density([Scores("t", SCORE, UNKNOWN, 2.0)], "score"), confusion_matrix(np.eye(40, dtype=int), NAMES * 5),
+               plots.training_terms([{"step": 1, "train_a": 1.0}])]  # fmt: skip
+    for ax in (figure.axes[0] for figure in figures):
+        texts = [ax.xaxis.label, ax.yaxis.label, *ax.get_xticklabels(), *ax.get_yticklabels()]
+        texts += ax.get_legend().get_texts() if ax.get_legend() else []
+        assert {text.get_fontsize() for text in texts} == {9}
 
 
 def test_tensorboard_gets_curve_and_histograms():

@@ -7,7 +7,7 @@ from pathlib import Path
 from tllib_ext.cli.allocator import keep_freed_memory
 from tllib_ext.distributed import start
 from tllib_ext.errors import UserError
-from tllib_ext.report.write import write_report
+from tllib_ext.report.page import write_report
 from tllib_ext.training.build import build, make_deterministic
 from tllib_ext.training.checkpoint import load_method, load_model
 from tllib_ext.training.console import hparams_table

@@ -12,8 +12,10 @@ from tllib_ext.experiments.paper import paper_tables, published
 from tllib_ext.experiments.pool import run_cells
 from tllib_ext.experiments.runner import check_cells, collect
 from tllib_ext.report.comparison import write_comparison
-from tllib_ext.report.figures import bars_figure, png_bytes
-from tllib_ext.report.tables import MEAN, Table, make_table, to_text
+from tllib_ext.report.comparison_plots import bars_figure
+from tllib_ext.report.style import png_bytes
+from tllib_ext.report.table_formats import to_text
+from tllib_ext.report.tables import MEAN, Table, make_table
 
 __all__ = ["compare", "run_grid", "noise_table", "legend"]
 

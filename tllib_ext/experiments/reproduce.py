@@ -13,8 +13,11 @@ from tllib_ext.experiments.flags import Grid
 from tllib_ext.experiments.paper import paper_tables, published, published_ablation
 from tllib_ext.experiments.plans import EXPERIMENTS, SENSITIVITY
 from tllib_ext.report.comparison import write_comparison
-from tllib_ext.report.figures import Panel, bars_figure, density_figure, lines_figure, png_bytes
-from tllib_ext.report.tables import MEAN, Table, make_table, to_text
+from tllib_ext.report.comparison_plots import Panel, bars_figure, lines_figure
+from tllib_ext.report.plots import Scores, density
+from tllib_ext.report.style import png_bytes
+from tllib_ext.report.table_formats import to_text
+from tllib_ext.report.tables import MEAN, Table, make_table
 
 __all__ = ["reproduce"]
 
@@ -160,23 +163,22 @@ def _density(records: Records, metric: str, grid: Grid) -> Made:
     panels = []
     for key in dict.fromkeys((record["task"], record["noise"]) for record in records):
         done = [r for r in records if (r["task"], r["noise"]) == key and "error" not in r]
-        common, private, threshold = [], [], float("nan")
+        score, unknown, threshold = [], [], float("nan")
         for record in done:
             folder = grid.out / "cells" / record["cell"]
             split = load_split(folder / "config.json")
             found = read_predictions(folder / "predictions.csv", split)
-            unknown = found.label == split.unknown
-            common.append(found.score[found.labelled & ~unknown])
-            private.append(found.score[found.labelled & unknown])
+            score.append(found.score[found.labelled])
+            unknown.append(found.label[found.labelled] == split.unknown)
             threshold = float(found.threshold[0])
         if done:
-            panels.append((" ".join(key), np.concatenate(common), np.concatenate(private), threshold))
+            panels.append(Scores(" ".join(key), np.concatenate(score), np.concatenate(unknown), threshold))
     rows = list(dict.fromkeys(f"{record['task']} {record['noise']}" for record in records))
     long = [{"row": f"{r['task']} {r['noise']}", "column": name, "seed": r["seed"], "value": r.get(name)}
             for r in records for name in ("auroc", "os", "os_star", "unk")]  # fmt: skip
     table = make_table(long, "value", rows, ["auroc", "os", "os_star", "unk"], mean=False, column_key="column",
                        title="how well the divergence separates", corner="task")  # fmt: skip
-    return [table], {"density": density_figure(panels, "divergence of the two heads")} if panels else {}
+    return [table], {"density": density(panels, "divergence of the two heads")} if panels else {}
 
 
 _SHOWN = {"table2": _table2, "table3": _table3, "ablation": _ablation, "ct_sweep": _ct_sweep, "noise_sweep": _noise_sweep,

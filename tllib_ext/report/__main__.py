@@ -14,7 +14,7 @@ def main(argv: Optional[List[str]] = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tllib_ext.report", description=__doc__)
     parser.add_argument("runs", nargs="+", metavar="RUN", help="folder of a finished run")
     args = parser.parse_args(argv)
-    from tllib_ext.report.write import write_report
+    from tllib_ext.report.page import write_report
 
     for run in args.runs:
         print(write_report(run))

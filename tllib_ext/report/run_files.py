@@ -1,4 +1,4 @@
-"""What the files of a run folder say, for the plots and the page."""
+"""The contents of a run folder, for the plots and the page."""
 
 import json
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ __all__ = ["RunFiles", "read_run"]
 
 @dataclass
 class RunFiles:
-    """A finished run as its files tell it; None where a file is not there."""
+    """The contents of a run folder; None for a file that does not exist."""
 
     folder: Path
     config: Dict[str, Any]
@@ -35,30 +35,30 @@ class RunFiles:
 
     @property
     def report(self) -> Optional[OpenSetReport]:
-        """The evaluation, made again from ``predictions.csv``; None for an unlabelled target."""
+        """The evaluation, computed from ``predictions.csv``; None for an unlabelled target."""
         return self.predictions.evaluate(self.split) if self.predictions.labelled.all() else None
 
     @property
     def threshold(self) -> Optional[float]:
-        """What the score was compared with, where that is one number."""
+        """The threshold on the score; None if there is none, or not the same for every image."""
         values = np.unique(self.predictions.threshold)
         return float(values[0]) if len(values) == 1 and np.isfinite(values[0]) else None
 
     @property
-    def has_images(self) -> bool:
-        """Whether paths lead to images: those of a data set of features are names only."""
-        return self.config.get("data") != "features"
-
-    @property
     def true_rate(self) -> Optional[float]:
-        """The share of wrong source labels, where they were made wrong on purpose."""
+        """The share of wrong source labels where the noise was simulated, else None."""
         return None if self.config.get("noise") == "none" else self.results.get("realised_rate")
 
 
-def read_run(folder: Union[str, Path]) -> RunFiles:
-    """Read a run folder; a folder without a finished run is a :class:`~tllib_ext.errors.UserError`."""
+def read_run(folder: Union[str, Path], results: Optional[Dict[str, Any]] = None) -> RunFiles:
+    """Read a run folder; a folder without a finished run is a :class:`~tllib_ext.errors.UserError`.
+
+    Args:
+        folder (str or Path): the run folder
+        results (dict, optional): the contents of ``results.json``, for a run that has not written it yet
+    """
     folder = Path(folder)
-    if not (folder / "results.json").is_file():
+    if results is None and not (folder / "results.json").is_file():
         raise UserError(f"no finished run in {folder}: expected {folder / 'results.json'}, which a run writes at its end")
     split = load_split(folder / "config.json")
 
@@ -69,7 +69,7 @@ def read_run(folder: Union[str, Path]) -> RunFiles:
         folder=folder,
         config=_json(folder / "config.json"),
         env=optional("env.json", _json) or {},
-        results=_json(folder / "results.json"),
+        results=_json(folder / "results.json") if results is None else results,
         records=read_json_lines(folder / "results.jsonl"),
         split=split,
         predictions=read_predictions(folder / "predictions.csv", split),

@@ -4,20 +4,14 @@ The standard deviation is the sample's (ddof 1) over seeds; with one run there i
 tasks is taken within each seed first, over seeds that have every task, so that its spread is that of the mean.
 """
 
-import csv
-import html
-import io
 import math
-import re
 import statistics
 from dataclasses import dataclass, field
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
-from tllib_ext.io import escape_formula
+__all__ = ["MEAN", "Entry", "Stat", "Table", "make_table", "stat"]
 
-__all__ = ["Stat", "stat", "Entry", "Table", "make_table", "to_text", "to_markdown", "to_latex", "to_html", "to_csv"]
-
-#: what stands where there is no number.
+#: printed where there is no number.
 MISSING = "—"
 #: the column that averages the others.
 MEAN = "mean"
@@ -56,7 +50,7 @@ class Entry(NamedTuple):
 
 @dataclass
 class Table:
-    """Numbers (fractions in 0..1) by row and column, published ones in percent, and what to say under them.
+    """Numbers (fractions in 0..1) by row and column, published numbers in percent, and a legend.
 
     Args:
         title (str): heading
@@ -64,7 +58,7 @@ class Table:
         stats (dict): (row, column) -> :class:`Stat`; absent where there is no run
         paper (dict): (row, column) -> published percentage
         legend (list of str): lines under the table
-        corner (str): what the rows are
+        corner (str): heading of the column of row names
         apart (bool): published numbers and differences in columns of their own instead of in brackets
         low (bool): the smallest is best
         digits (int): after the point
@@ -82,7 +76,7 @@ class Table:
     digits: int = 1
 
     def best(self, column: str) -> List[str]:
-        """The rows with the best mean of a column, as it is printed; none where there is no choice."""
+        """The rows with the best mean of a column after rounding; none if the table has one row."""
         if len(self.rows) < 2:
             return []
         shown = {row: round(100 * self.stats[row, column].mean, self.digits) for row in self.rows if (row, column) in self.stats}
@@ -90,7 +84,7 @@ class Table:
         return [row for row, value in shown.items() if value == wanted]
 
     def header(self) -> List[str]:
-        """The corner and the columns, with those of the published numbers where they stand apart."""
+        """The corner and the columns, with the columns of the published numbers where ``apart``."""
         names = [self.corner]
         for column in self.columns:
             names += [column, f"{column} paper", "difference"] if self._has_paper(column) and self.apart else [column]
@@ -156,105 +150,3 @@ def make_table(
                 stats[row, MEAN] = found
         columns = [*columns, MEAN]
     return Table(rows=list(rows), columns=columns, stats=stats, low=metric in _LOW, **table)
-
-
-def to_text(table: Table) -> str:
-    """For a terminal: prettytable, the best marked with a star."""
-    from prettytable import PrettyTable
-
-    made = PrettyTable([_unique(name, i) for i, name in enumerate(table.header())], align="r")
-    made.align[made.field_names[0]] = "l"
-    for line in table.entries():
-        made.add_row([f"*{entry.text}" if entry.bold else entry.text for entry in line])
-    # prettytable wants distinct names; the marks that made them so go again.
-    return "\n".join([table.title, made.get_string().replace("\u200b", ""), *table.legend])
-
-
-def _unique(name: str, number: int) -> str:
-    return name + "\u200b" * number
-
-
-def to_markdown(table: Table) -> str:
-    """A GitHub table; names are escaped."""
-    lines = [_row(map(_md, table.header())), _row([":--", *["--:"] * (len(table.header()) - 1)])]
-    lines += [_row(f"**{_md(entry.text)}**" if entry.bold else _md(entry.text) for entry in line) for line in table.entries()]
-    legend = "".join(f"\n{_md(line)}  " for line in table.legend)
-    return f"### {_md(table.title)}\n\n" + "\n".join(lines) + "\n" + legend + "\n"
-
-
-def _row(cells: Any) -> str:
-    return "| " + " | ".join(cells) + " |"
-
-
-def _md(text: str) -> str:
-    text = re.sub(r"([\\`*|\[\]])", r"\\\1", " ".join(text.split()))
-    return text.replace("<", "&lt;").replace(">", "&gt;")
-
-
-_LATEX = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}",
-          ">": r"\textgreater{}", "|": r"\textbar{}", "±": r"$\pm$", "—": "---", "…": r"\ldots{}",
-          **{char: "\\" + char for char in "&%$#_{}"}}  # fmt: skip
-
-
-def latex_escape(text: str) -> str:
-    r"""Plain text for LaTeX.
-
-    Examples::
-
-        >>> print(latex_escape(r"dance_sel 50% \x"))
-        dance\_sel 50\% \textbackslash{}x
-    """
-    return "".join(_LATEX.get(char, char) for char in " ".join(text.split()))
-
-
-def to_latex(table: Table) -> str:
-    """A ``tabular`` in a ``table`` (booktabs), the legend as its caption."""
-    lines = [r"\begin{table}", r"\centering", r"\begin{tabular}{l" + "r" * (len(table.header()) - 1) + "}", r"\toprule"]
-    lines += [" & ".join(map(latex_escape, table.header())) + r" \\", r"\midrule"]
-    for line in table.entries():
-        texts = [rf"\textbf{{{latex_escape(e.text)}}}" if e.bold else latex_escape(e.text) for e in line]
-        lines.append(" & ".join(texts) + r" \\")
-    caption = ". ".join(latex_escape(line).rstrip(".") for line in [table.title, *table.legend])
-    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", rf"\caption{{{caption}.}}", r"\end{table}"]) + "\n"
-
-
-def to_html(table: Table) -> str:
-    """A ``table`` with its title and legend; names are escaped."""
-    head = "".join(f"<th>{html.escape(name)}</th>" for name in table.header())
-    body = ""
-    for line in table.entries():
-        cells = [f"<b>{html.escape(e.text)}</b>" if e.bold else html.escape(e.text) for e in line]
-        body += f"<tr><th>{cells[0]}</th>" + "".join(f"<td>{cell}</td>" for cell in cells[1:]) + "</tr>\n"
-    legend = "<br>\n".join(map(html.escape, table.legend))
-    return (
-        f'<h2>{html.escape(table.title)}</h2>\n<div class="scroll"><table>\n<thead><tr>{head}</tr></thead>\n'
-        f'<tbody>\n{body}</tbody>\n</table></div>\n<p class="legend">{legend}</p>\n'
-    )
-
-
-def to_csv(tables: Sequence[Table]) -> str:
-    """All tables in one long list, a line per number, in percent: table, row, column, mean, std, n, paper, difference."""
-    buffer = io.StringIO()
-    writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow(["table", "row", "column", "mean", "std", "n", "paper", "difference"])
-    for table in tables:
-        for row in table.rows:
-            for column in table.columns:
-                found, paper = table.stats.get((row, column)), table.paper.get((row, column))
-                numbers: List[Any] = ["", "", 0] if found is None else [_percent(found.mean), _percent(found.std), found.n]
-                gap = "" if found is None or paper is None else f"{100 * found.mean - paper:.4f}"
-                writer.writerow(
-                    [
-                        escape_formula(table.title),
-                        escape_formula(row),
-                        escape_formula(column),
-                        *numbers,
-                        "" if paper is None else paper,
-                        gap,
-                    ]
-                )
-    return buffer.getvalue()
-
-
-def _percent(value: Optional[float]) -> str:
-    return "" if value is None else f"{100 * value:.4f}"

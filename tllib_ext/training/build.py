@@ -17,7 +17,7 @@ from tqdm import tqdm
 from tllib_ext.cpu.suit import suit_cpu
 from tllib_ext.distributed import gather_objects, rank, world_size
 from tllib_ext.errors import UserError, one_line
-from tllib_ext.io import file_lock
+from tllib_ext.io import cache_dir, file_lock
 from tllib_ext.methods import METHODS
 from tllib_ext.methods.base import Method
 from tllib_ext.modules.heads import FeatureBottleneck
@@ -25,7 +25,7 @@ from tllib_ext.modules.synced_batchnorm import normalise_globally
 from tllib_ext.training.compile import compile_network
 from tllib_ext.training.domain import Domain
 from tllib_ext.training.predict import features_of
-from tllib_ext.vision.datasets.builder import Data, cache_dir
+from tllib_ext.vision.datasets.builder import Data
 from tllib_ext.vision.datasets.catalog import open_data
 from tllib_ext.vision.datasets.check import bad_images, without_images
 from tllib_ext.vision.datasets.frozen import files_digest, read_cached, state_digest, write_cached

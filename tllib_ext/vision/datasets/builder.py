@@ -2,14 +2,13 @@
 
 import os
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Dict, List, Optional, Sequence, Tuple
 
 from tllib_ext.errors import UserError, closest
 from tllib_ext.split import PRESETS, LabelSplit
 from tllib_ext.vision.datasets.types import ImageListLike
 
-__all__ = ["Data", "DataRequest", "DatasetBuilder", "cache_dir", "find_domain", "split_by_classes"]
+__all__ = ["Data", "DataRequest", "DatasetBuilder", "find_domain", "split_by_classes"]
 
 
 @dataclass(frozen=True)
@@ -100,11 +99,6 @@ class DatasetBuilder:
     def open(self, root: str, source: str, target: str, request: DataRequest) -> Data:
         """Read the lists of two domains, which exist and differ."""
         raise NotImplementedError
-
-
-def cache_dir() -> Path:
-    """The folder of generated data and caches: ``$TLLIB_EXT_CACHE`` or ``~/.cache/tllib_ext``."""
-    return Path(os.environ.get("TLLIB_EXT_CACHE") or Path.home() / ".cache" / "tllib_ext")
 
 
 def find_domain(text: str, domains: Sequence[str], letters: Optional[Dict[str, str]] = None) -> str:

@@ -16,9 +16,9 @@ from typing import Any, Dict, List, Optional, Tuple, Union
 from tqdm import tqdm
 
 from tllib_ext.errors import UserError
-from tllib_ext.io import file_lock
+from tllib_ext.io import cache_dir, file_lock
 from tllib_ext.split import LabelSplit
-from tllib_ext.vision.datasets.builder import Data, DataRequest, DatasetBuilder, cache_dir
+from tllib_ext.vision.datasets.builder import Data, DataRequest, DatasetBuilder
 from tllib_ext.vision.datasets.glyph_render import render
 from tllib_ext.vision.datasets.imagelist import ImageList
 

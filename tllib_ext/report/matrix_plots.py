@@ -1,0 +1,64 @@
+"""Matrices as heat maps: the confusion of the predictions, the transition of the labels."""
+
+from typing import Any, List, Optional, Sequence
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from tllib_ext.report.style import FONT_SIZE, INK, axes_grid, finish, plain
+
+__all__ = ["confusion_matrix", "transition_matrices"]
+
+#: inches per cell while the names fit; names per axis.
+_CELL, _NAMES = 0.25, 60
+
+
+def confusion_matrix(matrix: np.ndarray, names: Sequence[str]) -> Figure:
+    """Shares of each true class's images by predicted class; only classes that occur have a row or a column.
+
+    Args:
+        matrix (numpy.ndarray): counts, rows true, columns predicted, both in the order of ``names``
+        names (sequence of str): the labels, ``unknown`` last
+    """
+    rows, columns = np.flatnonzero(matrix.sum(1)), np.flatnonzero(matrix.sum(0) + matrix.sum(1))
+    shares = matrix[np.ix_(rows, columns)] / matrix[rows].sum(1, keepdims=True)
+    fig, axes = axes_grid(1, 1, max(_inches(len(columns)) + 1.6, 4.6), _inches(len(rows)) + 1.6)
+    _heat(axes[0], shares, [names[k] for k in rows], [names[k] for k in columns])
+    finish(axes[0], "Images of each true class by prediction, %", "predicted", "true class")
+    return fig
+
+
+def transition_matrices(estimated: Any, names: Sequence[str], true: Optional[Any] = None) -> Figure:
+    r"""Label-transition matrices: the share of each given label (columns) among the images of a true class (rows).
+
+    Args:
+        estimated: :math:`(K, K)`, by the label model
+        names (sequence of str): the K classes
+        true (optional): :math:`(K, K)`, where the noise was simulated; drawn beside it
+    """
+    matrices = [("Given labels by true class, estimated, %", estimated)]
+    if true is not None:
+        matrices.append(("Given labels by true class, simulated, %", true))
+    side = _inches(len(names)) + 1.6
+    fig, axes = axes_grid(1, len(matrices), max(side, 4.2) * len(matrices), side)
+    for ax, (title, matrix) in zip(axes, matrices):
+        _heat(ax, np.asarray(matrix, dtype=float), list(names), list(names))
+        finish(ax, title, "given label", "true class")
+    return fig
+
+
+def _inches(cells: int) -> float:
+    return _CELL * min(max(cells, 4), _NAMES)
+
+
+def _heat(ax: Any, shares: np.ndarray, rows: List[str], columns: List[str]) -> None:
+    ax.grid(False)
+    ax.imshow(shares, cmap="Blues", vmin=0, vmax=1, aspect="auto", interpolation="nearest")
+    ticks = {"rotation": 45, "ha": "right", "rotation_mode": "anchor", "fontsize": FONT_SIZE}
+    thin = -(-max(shares.shape) // _NAMES)  # more names than fit: every second, every third
+    ax.set_xticks(range(0, len(columns), thin), [plain(name, 24) for name in columns[::thin]], **ticks)
+    ax.set_yticks(range(0, len(rows), thin), [plain(name, 24) for name in rows[::thin]], fontsize=FONT_SIZE)
+    if max(shares.shape) <= _NAMES:
+        for i, j in zip(*np.nonzero(shares >= 0.005)):
+            ink = "white" if shares[i, j] > 0.55 else INK
+            ax.text(j, i, f"{100 * shares[i, j]:.0f}", ha="center", va="center", fontsize=7.5, color=ink)

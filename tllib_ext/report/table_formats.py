@@ -1,0 +1,94 @@
+"""A :class:`~tllib_ext.report.tables.Table` as text, Markdown, LaTeX and CSV; names are escaped in each."""
+
+import csv
+import io
+import re
+from typing import Iterable, Optional, Sequence
+
+from tllib_ext.io import escape_formula
+from tllib_ext.report.tables import Table
+
+__all__ = ["latex_escape", "markdown_escape", "to_csv", "to_latex", "to_markdown", "to_text"]
+
+
+def to_text(table: Table) -> str:
+    """For a terminal: prettytable, the best marked with a star."""
+    from prettytable import PrettyTable
+
+    made = PrettyTable([_unique(name, i) for i, name in enumerate(table.header())], align="r")
+    made.align[made.field_names[0]] = "l"
+    for line in table.entries():
+        made.add_row([f"*{entry.text}" if entry.bold else entry.text for entry in line])
+    # prettytable needs distinct names: zero-width spaces make them so, and are removed from the text.
+    return "\n".join([table.title, made.get_string().replace("\u200b", ""), *table.legend])
+
+
+def _unique(name: str, number: int) -> str:
+    return name + "\u200b" * number
+
+
+def to_markdown(table: Table) -> str:
+    """A GitHub table."""
+    lines = [_row(map(markdown_escape, table.header())), _row([":--", *["--:"] * (len(table.header()) - 1)])]
+    for line in table.entries():
+        cells = [(markdown_escape(entry.text), entry.bold) for entry in line]
+        lines.append(_row(f"**{text}**" if bold else text for text, bold in cells))
+    legend = "".join(f"\n{markdown_escape(line)}  " for line in table.legend)
+    return f"### {markdown_escape(table.title)}\n\n" + "\n".join(lines) + "\n" + legend + "\n"
+
+
+def _row(cells: Iterable[str]) -> str:
+    return "| " + " | ".join(cells) + " |"
+
+
+def markdown_escape(text: str) -> str:
+    """Plain text for a cell of a Markdown table."""
+    text = re.sub(r"([\\`*|\[\]])", r"\\\1", " ".join(text.split()))
+    return text.replace("<", "&lt;").replace(">", "&gt;")
+
+
+_LATEX = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}",
+          ">": r"\textgreater{}", "|": r"\textbar{}", "±": r"$\pm$", "—": "---", "…": r"\ldots{}",
+          **{char: "\\" + char for char in "&%$#_{}"}}  # fmt: skip
+
+
+def latex_escape(text: str) -> str:
+    r"""Plain text for LaTeX.
+
+    Examples::
+
+        >>> print(latex_escape(r"dance_sel 50% \x"))
+        dance\_sel 50\% \textbackslash{}x
+    """
+    return "".join(_LATEX.get(char, char) for char in " ".join(text.split()))
+
+
+def to_latex(table: Table) -> str:
+    """A ``tabular`` in a ``table`` (booktabs), the legend as its caption."""
+    lines = [r"\begin{table}", r"\centering", r"\begin{tabular}{l" + "r" * (len(table.header()) - 1) + "}", r"\toprule"]
+    lines += [" & ".join(map(latex_escape, table.header())) + r" \\", r"\midrule"]
+    for line in table.entries():
+        texts = [rf"\textbf{{{latex_escape(e.text)}}}" if e.bold else latex_escape(e.text) for e in line]
+        lines.append(" & ".join(texts) + r" \\")
+    caption = ". ".join(latex_escape(line).rstrip(".") for line in [table.title, *table.legend])
+    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", rf"\caption{{{caption}.}}", r"\end{table}"]) + "\n"
+
+
+def to_csv(tables: Sequence[Table]) -> str:
+    """All tables in one long list, a line per number, in percent: table, row, column, mean, std, n, paper, difference."""
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerow(["table", "row", "column", "mean", "std", "n", "paper", "difference"])
+    for table in tables:
+        for row in table.rows:
+            for column in table.columns:
+                found, paper = table.stats.get((row, column)), table.paper.get((row, column))
+                mean, std, n = ("", "", 0) if found is None else (_percent(found.mean), _percent(found.std), found.n)
+                gap = "" if found is None or paper is None else f"{100 * found.mean - paper:.4f}"
+                names = map(escape_formula, (table.title, row, column))
+                writer.writerow([*names, mean, std, n, "" if paper is None else paper, gap])
+    return buffer.getvalue()
+
+
+def _percent(value: Optional[float]) -> str:
+    return "" if value is None else f"{100 * value:.4f}"

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 __all__ = [
+    "at_least_float32",
     "divergences",
     "cross_divergence",
     "joint_loss",
@@ -26,13 +27,14 @@ __all__ = [
 ]
 
 
-def _wide(head: Tensor) -> Tensor:
-    return head if head.dtype == torch.float64 else head.float()
+def at_least_float32(logits: Tensor) -> Tensor:
+    """``logits`` in float32; float64 stays."""
+    return logits if logits.dtype == torch.float64 else logits.float()
 
 
 def _log_probs(logits: Sequence[Tensor]) -> Tensor:
     with torch.autocast(device_type=logits[0].device.type, enabled=False):
-        return F.log_softmax(torch.stack([_wide(head) for head in logits]), dim=-1)
+        return F.log_softmax(torch.stack([at_least_float32(head) for head in logits]), dim=-1)
 
 
 def divergences(logits: Sequence[Tensor]) -> Tuple[Tensor, Tensor, Tensor]:
@@ -114,7 +116,7 @@ def joint_loss(logits: Sequence[Tensor], labels: Tensor, lam: float = 0.1) -> Te
         1.3863
     """
     with torch.autocast(device_type=labels.device.type, enabled=False):
-        ce = torch.stack([F.cross_entropy(_wide(head), labels, reduction="none") for head in logits])
+        ce = torch.stack([F.cross_entropy(at_least_float32(head), labels, reduction="none") for head in logits])
     loss = 2 * ce.mean(0)
     return loss + lam * divergences(logits)[0] if lam else loss
 

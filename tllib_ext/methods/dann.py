@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tllib_ext.distributed import pooled_mean
-from tllib_ext.methods.base import Batch, Hparams, Method, ParamGroup, Players, Prediction, hparam
+from tllib_ext.methods.base import Batch, Hparams, Method, ParamGroup, Players, Prediction, hparam, inverse_decay
 from tllib_ext.methods.context import Context
 from tllib_ext.methods.rules import EntropyRule
 from tllib_ext.modules.adversarial import DomainDiscriminator, domain_loss, gradient_reverse, grl_coefficient
@@ -30,13 +30,15 @@ __all__ = ["Dann", "DannHparams"]
 
 @dataclass
 class DannHparams(Hparams):
-    """Defaults are tllib's closed-set script, on the DANCE family's learning rate."""
+    """Defaults are tllib's closed-set script, on the DANCE family's optimiser; preset ``code`` has tllib's."""
 
     trade_off: float = hparam(1.0, "tllib", "t, weight of the adversarial loss")
     grl_gamma: float = hparam(20.0, "tllib: 20000 iterations in units of 1000; paper: 10", "speed of the reversal's growth")
     bottleneck: int = hparam(256, "tllib", "width of z")
     hidden: int = hparam(1024, "tllib", "width of the discriminator's hidden layers")
     lr_mult: float = hparam(1.0, "tllib closed set and DANCE: lr 0.01; tllib open set: 0.2", "of every learning rate")
+    lr_gamma: float = hparam(10.0, "DANCE; tllib: 0.001 x 20000", "learning rate x (1 + this x share of the run)^-0.75")
+    weight_decay: Optional[float] = hparam(None, "the run's; tllib: 0.001", "none = the run's")
     unknown_rule: str = hparam("entropy", "DANCE, GLC", "entropy or confidence")
     unknown_threshold: Optional[float] = hparam(None, "customary", "share of log K (default 0.5), or least confidence (0.5)")
 
@@ -45,6 +47,8 @@ class Dann(Method):
     """Domain-adversarial training."""
 
     Hparams = DannHparams
+    presets = {"default": {}, "code": {"lr_gamma": 20.0, "weight_decay": 1e-3}}
+    hparams: DannHparams
 
     def __init__(self, backbone: nn.Module, split: LabelSplit, hparams: Optional[DannHparams] = None):
         super().__init__(backbone, split, hparams)
@@ -57,11 +61,20 @@ class Dann(Method):
         self.steps = 1
 
     def players(self) -> Dict[str, List[ParamGroup]]:
-        mult = self.hparams.lr_mult
+        mult, decay = self.hparams.lr_mult, self.hparams.weight_decay
         heads = [*self.bottleneck.parameters(), *self.head.parameters()]
-        return {"G": self.backbone_groups(mult),
-                "C": [{"params": heads, "lr_mult": mult}],
-                "D": [{"params": self.discriminator.parameters(), "lr_mult": mult}]}  # fmt: skip
+        players: Dict[str, List[ParamGroup]] = {
+            "G": self.backbone_groups(mult),
+            "C": [{"params": heads, "lr_mult": mult}],
+            "D": [{"params": self.discriminator.parameters(), "lr_mult": mult}],
+        }
+        for (group,) in players.values():
+            if decay is not None:
+                group["weight_decay"] = decay
+        return players
+
+    def lr_factor(self, step: int, steps: int) -> float:
+        return inverse_decay(step / steps, self.hparams.lr_gamma)
 
     def prepare(self, context: Context) -> None:
         self.steps = max(1, context.steps)

@@ -29,6 +29,7 @@ from tllib_ext.distributed import gather_rows, pooled_mean, rank
 from tllib_ext.errors import UserError
 from tllib_ext.methods.base import Batch, Hparams, Method, ParamGroup, Players, Prediction, hparam
 from tllib_ext.methods.context import Context
+from tllib_ext.methods.rules import predict_unknown_class
 from tllib_ext.modules.adversarial import DomainDiscriminator, domain_loss, entropy, gradient_reverse, grl_coefficient
 from tllib_ext.split import LabelSplit
 
@@ -97,6 +98,8 @@ class Sta(Method):
     """Separate to adapt."""
 
     Hparams = StaHparams
+    hparams: StaHparams
+    threshold = 0.0
     presets = {"default": {}, "code": dict(score="sum", stage1_backbone="frozen", lr_mult=0.05, separator_lr_mult=0.1)}
 
     def __init__(self, backbone: nn.Module, split: LabelSplit, hparams: Optional[StaHparams] = None):
@@ -179,6 +182,4 @@ class Sta(Method):
 
     @torch.no_grad()
     def predict(self, x: Tensor) -> Prediction:
-        logits = self.head(self.bottleneck(self.backbone(x))).float()
-        unknown = self.split.unknown
-        return Prediction(logits[:, :unknown].softmax(-1), logits.softmax(-1)[:, unknown], logits.argmax(-1) == unknown)
+        return predict_unknown_class(self.head(self.bottleneck(self.backbone(x))), self.split.unknown)

@@ -1,25 +1,27 @@
 r"""tllib's own losses and classifiers behind our contract: ``tllib:dann``, ``tllib:cdan``, ``tllib:mcd``, …
 
-Each is what tllib's example script of that name does in one iteration, with its weights, its classifier on top of our
-backbone and its way of forwarding the domains (in one batch, so that batch norm mixes them, or one after the other).
-What is not tllib's: the data (K noisy source classes, unknown classes in the target), the optimiser and the number of
-steps, which all compared methods share, so that schedules in iterations become shares of the run (gradient reversal: by
-``grl_gamma``). Unknown: by the entropy or confidence rule; OSBP has a class for it. Never by tllib's way of keeping the
-best epoch on target labels. With several processes tllib's losses see each process's own part of the batch.
+One iteration of each is one iteration of tllib's example script of that name: its weights, its classifier on top of
+our backbone and its way of forwarding the domains (in one batch, so that batch norm mixes them, or one after the other).
+Preset ``default`` has the learning rate and optimiser that all compared methods share, preset ``code`` those of tllib's
+commands for Office-31. In both, schedules in iterations become shares of the run (gradient reversal: ``grl_gamma``,
+learning rate: ``lr_gamma``), so that a shorter run goes through the same values. Unknown: by the entropy or confidence
+rule; OSBP has a class for it. The last step counts; tllib's scripts keep the best epoch on target labels. With several
+processes tllib's losses see each process's own part of the batch.
 """
 
 from dataclasses import dataclass
-from typing import Any, Dict, List, Optional, Tuple, Type
+from typing import Any, Dict, List, Optional, Tuple, Type, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from tllib_ext.alignment.divergence import at_least_float32
 from tllib_ext.compat import tllib
 from tllib_ext.distributed import pooled_mean
 from tllib_ext.errors import UserError, closest
 from tllib_ext.methods import TLLIB_METHODS
-from tllib_ext.methods.base import Batch, Hparams, Method, ParamGroup, Players, Prediction, hparam
+from tllib_ext.methods.base import Batch, Hparams, Method, ParamGroup, Players, Prediction, hparam, inverse_decay
 from tllib_ext.methods.context import Context
 from tllib_ext.methods.rules import EntropyRule
 from tllib_ext.split import LabelSplit
@@ -30,7 +32,7 @@ Terms = Dict[str, Tensor]
 
 
 def build_class(name: str) -> Type["TllibMethod"]:
-    """The method ``tllib:NAME``; says what to type where tllib, or the part of it that is needed, cannot be used."""
+    """The method ``tllib:NAME``; an error with the remedy where tllib, or the part of it that is needed, is missing."""
     from tllib_ext.methods.tllib import games, losses
 
     if name not in TLLIB_METHODS:
@@ -42,16 +44,22 @@ def build_class(name: str) -> Type["TllibMethod"]:
 
 @dataclass
 class TllibHparams(Hparams):
-    """What all of them have; defaults of single methods differ, see their classes."""
+    """Shared by all; defaults and presets of single methods differ, see their classes."""
 
     trade_off: float = hparam(1.0, "tllib's script", "weight of the transfer loss")
     bottleneck: int = hparam(256, "tllib's script", "width of the classifier's bottleneck")
     unknown_rule: str = hparam("entropy", "DANCE, GLC", "entropy or confidence")
     unknown_threshold: Optional[float] = hparam(None, "customary", "share of log K (default 0.5), or least confidence (0.5)")
+    lr: Optional[float] = hparam(None, "the run's; tllib's scripts have their own", "learning rate; none = the run's")
+    weight_decay: Optional[float] = hparam(None, "the run's; tllib's scripts have their own", "none = the run's")
+    lr_gamma: float = hparam(10.0, "DANCE; tllib: its lr_gamma x iterations", "learning rate x (1 + this x share of run)^-0.75")
+    backbone_lr_mult: Optional[float] = hparam(None, "tllib: 0.1 (MCD, AFN: 1)", "of the backbone; none = as in every method")
+    backbone_momentum: Optional[float] = hparam(None, "tllib: 0.9 (MCD, AFN: 0)", "of the backbone; none = the run's")
+    nesterov: bool = hparam(True, "tllib (MCD, AFN: false)", "Nesterov's momentum")
 
 
 class _NoBackbone(nn.Identity):
-    """tllib's classifiers want to own the backbone; ours stays outside, and they get its features."""
+    """Stands in for the backbone in tllib's classifiers: ours stays outside, they get its features."""
 
     def __init__(self, out_features: int):
         super().__init__()
@@ -68,6 +76,7 @@ class TllibMethod(Method):
     """
 
     Hparams = TllibHparams
+    hparams: TllibHparams
     #: the part of tllib with the loss, and the classifier
     part: str = ""
     #: one forward pass of both domains together
@@ -106,21 +115,37 @@ class TllibMethod(Method):
         return tllib("modules.domain_discriminator").DomainDiscriminator(width, 1024, batch_norm=batch_norm)
 
     def players(self) -> Dict[str, List[ParamGroup]]:
-        rest = [p for name, p in self.named_parameters() if not name.startswith("backbone.")]
-        return {"G": self.backbone_groups(), "C": [{"params": rest}]}
+        hp = self.hparams
+        new: ParamGroup = {"params": [p for name, p in self.named_parameters() if not name.startswith("backbone.")]}
+        (old,) = self.backbone_groups()
+        if hp.backbone_lr_mult is not None:
+            old["lr_mult"] = hp.backbone_lr_mult
+        if hp.backbone_momentum is not None:
+            old["momentum"] = hp.backbone_momentum
+        for group in (old, new):
+            group["nesterov"] = hp.nesterov
+            if hp.lr is not None:
+                group["lr"] = hp.lr
+            if hp.weight_decay is not None:
+                group["weight_decay"] = hp.weight_decay
+        return {"G": [old], "C": [new]}
+
+    def lr_factor(self, step: int, steps: int) -> float:
+        return inverse_decay(step / steps, self.hparams.lr_gamma)
 
     def prepare(self, context: Context) -> None:
         self.steps = max(1, context.steps)
 
     def update(self, source: Batch, target: Batch, step: int, play: Players) -> Dict[str, Tensor]:
         for grl in self.reversals:
-            grl.iter_num, grl.max_iters = step, self.steps / self.hparams.grl_gamma
+            grl.iter_num, grl.max_iters = step, self.steps / cast(Any, self.hparams).grl_gamma
         (y_s, f_s), (y_t, f_t) = self.outputs(source.x, target.x)
-        ce = F.cross_entropy(y_s.float(), source.labels, reduction="none")
+        y_s, f_s, y_t, f_t = (at_least_float32(value) for value in (y_s, f_s, y_t, f_t))
+        ce = F.cross_entropy(y_s, source.labels, reduction="none")
         self.observe(source, ce, [y_s[:, : self.split.num_source]])
-        n = min(len(y_s), len(y_t))  # tllib's losses want as many source as target samples
+        n = min(len(y_s), len(y_t))  # tllib's losses need as many source as target samples
         with torch.autocast(device_type=y_s.device.type, enabled=False):
-            transfer = self.transfer(y_s[:n].float(), f_s[:n].float(), y_t[:n].float(), f_t[:n].float(), source.labels[:n])
+            transfer = self.transfer(y_s[:n], f_s[:n], y_t[:n], f_t[:n], source.labels[:n])
         loss = self.source_loss(ce, source.labels)
         play.descend({"source": loss, **transfer}, "G", "C")
         return {"loss": loss.detach(), **{name: value.detach() for name, value in transfer.items()}}

@@ -10,10 +10,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from tllib_ext.alignment.divergence import at_least_float32
 from tllib_ext.compat import tllib
 from tllib_ext.distributed import gather_rows, pooled_mean
 from tllib_ext.methods.base import Batch, Players, Prediction, hparam
 from tllib_ext.methods.context import Context
+from tllib_ext.methods.rules import predict_unknown_class
 from tllib_ext.methods.tllib.builtin import Terms, TllibHparams, TllibMethod
 from tllib_ext.methods.tllib.losses import AdversarialHparams, TllibDann
 
@@ -36,6 +38,11 @@ class TllibMcd(TllibMethod):
     """
 
     part, Hparams = "alignment.mcd", McdHparams
+    hparams: McdHparams
+    presets = {
+        "default": {},
+        "code": dict(trade_off=10.0, lr=0.001, lr_gamma=0.0, backbone_lr_mult=1.0, backbone_momentum=0.0, nesterov=False),
+    }
 
     def build(self, part: Any) -> None:
         sizes = self.features_dim, self.split.num_source, self.hparams.bottleneck
@@ -43,33 +50,39 @@ class TllibMcd(TllibMethod):
         self.discrepancy, self.balance = part.classifier_discrepancy, part.entropy
 
     def update(self, source: Batch, target: Batch, step: int, play: Players) -> Dict[str, Tensor]:
-        x, n = torch.cat([source.x, target.x]), len(source.x)
-
-        def target_probs(f: Tensor) -> List[Tensor]:
-            return [head(f)[n:].float().softmax(1) for head in self.heads]
-
-        # Step A: everybody learns the source.
-        terms = self._supervised(self.backbone(x), source, observe=True)
+        x, n, hp = torch.cat([source.x, target.x]), len(source.x), self.hparams
+        # Step A: all players learn the source.
+        logits = self._logits(self.backbone(x))
+        self.observe(source, self._cross_entropy(logits, source) / 2, [y[:n] for y in logits])
+        terms = self._supervised(logits, source)
         play.descend(terms, "G", "C")
         # Step B: the heads move apart on the target; no graph through G, which does not step.
         with torch.no_grad():
             f = self.backbone(x)
-        apart = -self.hparams.trade_off * self.discrepancy(*target_probs(f))
-        play.descend({**self._supervised(f, source), "apart": apart}, "C")
+        logits = self._logits(f)
+        apart = {"apart": -hp.trade_off * self._discrepancy(logits, n)}
+        play.descend({**self._supervised(logits, source), **apart}, "C")
         # Step C: G brings them together.
-        for _ in range(self.hparams.num_k):
-            together = self.hparams.trade_off * self.discrepancy(*target_probs(self.backbone(x)))
-            play.descend({"together": together}, "G")
-        return {"loss": terms["source"].detach() / 2, "discrepancy": together.detach()}
+        discrepancy = apart["apart"]
+        for _ in range(hp.num_k):
+            discrepancy = hp.trade_off * self._discrepancy(self._logits(self.backbone(x)), n)
+            play.descend({"together": discrepancy}, "G")
+        return {"loss": terms["source"].detach() / 2, "discrepancy": discrepancy.detach()}
 
-    def _supervised(self, f: Tensor, source: Batch, observe: bool = False) -> Terms:
-        n = len(source.x)
-        logits = [head(f).float() for head in self.heads]
-        ce = sum(F.cross_entropy(y[:n], source.labels, reduction="none") for y in logits)
-        if observe:
-            self.observe(source, ce / 2, [y[:n] for y in logits])
-        balance = sum(self.balance(y[n:].softmax(1)) for y in logits)
-        return {"source": pooled_mean(ce), "balance": self.hparams.trade_off_entropy * balance}
+    def _logits(self, f: Tensor) -> List[Tensor]:
+        return [at_least_float32(head(f)) for head in self.heads]
+
+    def _discrepancy(self, logits: List[Tensor], n: int) -> Tensor:
+        return self.discrepancy(*(y[n:].softmax(1) for y in logits))
+
+    def _cross_entropy(self, logits: List[Tensor], source: Batch) -> Tensor:
+        first, second = (F.cross_entropy(y[: len(source.x)], source.labels, reduction="none") for y in logits)
+        return first + second
+
+    def _supervised(self, logits: List[Tensor], source: Batch) -> Terms:
+        first, second = (self.balance(y[len(source.x) :].softmax(1)) for y in logits)
+        ce = self._cross_entropy(logits, source)
+        return {"source": pooled_mean(ce), "balance": self.hparams.trade_off_entropy * (first + second)}
 
     @torch.no_grad()
     def predict(self, x: Tensor) -> Prediction:
@@ -91,11 +104,13 @@ class TllibOsbp(TllibMethod):
     """
 
     part, joint, Hparams = "alignment.osbp", False, OsbpHparams
+    presets = {"default": {}, "code": dict(lr=0.001, lr_gamma=3.0)}
+    hparams: OsbpHparams
 
     def build(self, part: Any) -> None:
         self.net = self.classifier(part, len(self.split.label_names))
         self.loss = part.UnknownClassBinaryCrossEntropy(t=self.hparams.t)
-        self.threshold = None
+        self.threshold = 0.0
 
     def outputs(self, x_s: Tensor, x_t: Tensor) -> Tuple[Any, Any]:
         return self.net(self.backbone(x_s)), self.net(self.backbone(x_t), grad_reverse=True)
@@ -105,8 +120,7 @@ class TllibOsbp(TllibMethod):
 
     @torch.no_grad()
     def predict(self, x: Tensor) -> Prediction:
-        logits, unknown = self.net(self.backbone(x)).float(), self.split.unknown
-        return Prediction(logits[:, :unknown].softmax(-1), logits.softmax(-1)[:, unknown], logits.argmax(-1) == unknown)
+        return predict_unknown_class(self.net(self.backbone(x)), self.split.unknown)
 
 
 @dataclass
@@ -122,6 +136,9 @@ class TllibPada(TllibDann):
     weighed by how often the target is taken for them."""
 
     Hparams, training_only = PadaHparams, ("loss.", "class_weight")
+    presets = {"default": {}, "code": dict(lr=0.002, weight_decay=1e-3, lr_gamma=20.0)}
+    hparams: PadaHparams
+    class_weight: Tensor
 
     def build(self, part: Any) -> None:
         super().build(part)
@@ -173,6 +190,8 @@ class TllibIwan(TllibMethod):
     a first discriminator, which the features do not try to deceive, tells how much each source sample should count."""
 
     part, Hparams, training_only = "alignment.dann", IwanHparams, ("first.", "second.")
+    presets = {"default": {}, "code": dict(lr=0.0003, weight_decay=1e-3, lr_gamma=10.0)}
+    hparams: IwanHparams
 
     def build(self, part: Any) -> None:
         reweight = tllib("reweight.iwan")
@@ -185,7 +204,9 @@ class TllibIwan(TllibMethod):
 
     def transfer(self, y_s: Tensor, f_s: Tensor, y_t: Tensor, f_t: Tensor, labels: Tensor) -> Terms:
         hp = self.hparams
+        # reference: the first loss before the weights; both pass the first discriminator's dropout
+        first = self.first(f_s.detach(), f_t.detach())
         w_s = self.importance.get_importance_weight(f_s.detach())
-        return {"first": 1.5 * hp.trade_off * self.first(f_s.detach(), f_t.detach()),
+        return {"first": 1.5 * hp.trade_off * first,
                 "second": hp.trade_off * self.second(f_s, f_t, w_s=w_s),
                 "entropy": hp.trade_off_entropy * self.entropy(y_t.softmax(1), reduction="mean")}  # fmt: skip

@@ -26,6 +26,8 @@ class TllibDann(TllibMethod):
     """`Domain-Adversarial Training of Neural Networks (JMLR 2016) <https://arxiv.org/abs/1505.07818>`_."""
 
     part, Hparams, training_only = "alignment.dann", AdversarialHparams, ("loss.",)
+    presets = {"default": {}, "code": dict(weight_decay=1e-3, lr=0.01, lr_gamma=20.0)}
+    hparams: AdversarialHparams
 
     def build(self, part: Any) -> None:
         self.net = self.classifier(part, self.split.num_source)
@@ -46,6 +48,8 @@ class TllibCdan(TllibMethod):
     """`Conditional Adversarial Domain Adaptation (NeurIPS 2018) <https://arxiv.org/abs/1705.10667>`_."""
 
     part, Hparams, training_only = "alignment.cdan", CdanHparams, ("loss.",)
+    presets = {"default": {}, "code": dict(weight_decay=1e-3, lr=0.01, lr_gamma=20.0)}
+    hparams: CdanHparams
 
     def build(self, part: Any) -> None:
         self.net = self.classifier(part, self.split.num_source)
@@ -69,6 +73,8 @@ class TllibMdd(TllibMethod):
     """`Bridging Theory and Algorithm for Domain Adaptation (ICML 2019) <https://arxiv.org/abs/1904.05801>`_."""
 
     part, Hparams = "alignment.mdd", MddHparams
+    presets = {"default": {}, "code": dict(lr=0.004, lr_gamma=4.0)}
+    hparams: MddHparams
 
     def build(self, part: Any) -> None:
         self.net = self.classifier(part, self.split.num_source, width=self.hparams.bottleneck, grl=self.reversal(hi=0.1))
@@ -83,6 +89,7 @@ class TllibDan(TllibMethod):
     """`Learning Transferable Features with Deep Adaptation Networks (ICML 2015) <https://arxiv.org/abs/1502.02791>`_."""
 
     part, joint = "alignment.dan", False
+    presets = {"default": {}, "code": dict(lr=0.003, lr_gamma=3.0)}
 
     def build(self, part: Any) -> None:
         self.net = self.classifier(part, self.split.num_source)
@@ -97,6 +104,7 @@ class TllibJan(TllibMethod):
     """`Deep Transfer Learning with Joint Adaptation Networks (ICML 2017) <https://arxiv.org/abs/1605.06636>`_."""
 
     part = "alignment.jan"
+    presets = {"default": {}, "code": dict(lr=0.003, lr_gamma=3.0)}
 
     def build(self, part: Any) -> None:
         self.net = self.classifier(part, self.split.num_source)
@@ -122,6 +130,11 @@ class TllibAfn(TllibMethod):
     """`Larger Norm More Transferable (ICCV 2019) <https://arxiv.org/abs/1811.07456>`_."""
 
     part, joint, Hparams = "normalization.afn", False, AfnHparams
+    presets = {
+        "default": {},
+        "code": dict(lr=0.001, lr_gamma=0.0, backbone_lr_mult=1.0, backbone_momentum=0.0, nesterov=False),
+    }
+    hparams: AfnHparams
 
     def build(self, part: Any) -> None:
         self.net = self.classifier(part, self.split.num_source)
@@ -145,6 +158,8 @@ class TllibMcc(TllibMethod):
     """`Minimum Class Confusion for Versatile Domain Adaptation (ECCV 2020) <https://arxiv.org/abs/1912.03699>`_."""
 
     part, Hparams = "self_training.mcc", MccHparams
+    presets = {"default": {}, "code": dict(bottleneck=1024, lr=0.005, weight_decay=1e-3, lr_gamma=10.0)}
+    hparams: MccHparams
 
     def build(self, part: Any) -> None:
         self.net = self.classifier(part, self.split.num_source)

@@ -125,7 +125,7 @@ def steps_by_processes(processes: List[int], steps: int, batch: int = 36) -> Lis
 
 def _share(rank: int, world: int, port: int, batch: int, steps: int, answers: Any) -> None:
     from tllib_ext.distributed import start
-    from tllib_ext.modules.synced_batchnorm import normalise_globally
+    from tllib_ext.modules.synced_batchnorm import convert_sync_batchnorm
 
     torch.set_num_threads(1)
     os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(world), MASTER_ADDR="127.0.0.1",
@@ -133,7 +133,7 @@ def _share(rank: int, world: int, port: int, batch: int, steps: int, answers: An
     start("cpu")
     ours = OurStep(arch="features", batch=batch)
     if world > 1:
-        normalise_globally(ours.method)  # as every run does
+        convert_sync_batchnorm(ours.method)  # as every run does
     ours.run(2)
     begin = time.perf_counter()
     ours.run(steps, 2)

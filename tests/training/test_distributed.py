@@ -19,7 +19,7 @@ from tllib_ext.methods.base import Batch
 from tllib_ext.methods.context import Context
 from tllib_ext.methods.divergence import Divergence, DivergenceHparams
 from tllib_ext.methods.selection import pooled_small_loss
-from tllib_ext.modules.synced_batchnorm import is_global, normalise_globally
+from tllib_ext.modules.synced_batchnorm import convert_sync_batchnorm, is_synced
 from tllib_ext.split import LabelSplit
 from tllib_ext.training.players import SGDPlayers
 
@@ -69,7 +69,8 @@ def normalise(x, g, kind, world):
     layer = {2: nn.BatchNorm1d, 4: nn.BatchNorm2d}[x.ndim](x.shape[1]).to(kind)
     nn.init.uniform_(layer.weight, 0.5, 2, generator=torch.Generator().manual_seed(0))
     if world > 1:
-        assert normalise_globally(layer) == 1 and is_global(layer)
+        layer = convert_sync_batchnorm(layer)
+        assert is_synced(layer)
     share = len(x) // world
     mine = slice(rank() * share, (rank() + 1) * share)
     part = x[mine].to(kind).requires_grad_()

@@ -4,6 +4,7 @@ from typing import List
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 __all__ = ["BatchNormReplay", "check_batch"]
 
@@ -28,41 +29,47 @@ class BatchNormReplay:
     """
 
     def __init__(self, module: nn.Module):
-        layers = [
-            layer
-            for layer in module.modules()
-            if isinstance(layer, nn.modules.batchnorm._BatchNorm) and layer.track_running_stats and layer.momentum
-        ]
-        self._layers = layers
+        self._module = module
+        self._layers: List[_BatchNorm] = []
         self._update: List[Tensor] = []
 
-    def _active(self) -> List[nn.Module]:
-        # A layer that somebody keeps in evaluation mode makes no update: replaying one would move it.
-        return [layer for layer in self._layers if layer.training]
+    def _active(self) -> List[_BatchNorm]:
+        # Listed anew before each pass: layers may be replaced by synchronised ones, or set to evaluation mode, in which
+        # they make no update.
+        layers = [layer for layer in self._module.modules() if isinstance(layer, _BatchNorm)]
+        return [layer for layer in layers if layer.training and layer.track_running_stats and layer.momentum]
 
     @torch.no_grad()
     def before(self) -> None:
         """Call before the pass."""
-        self._update = [b * (1 - layer.momentum) for layer in self._active() for b in self._buffers(layer)]
+        self._layers = self._active()
+        self._update = [b * (1 - _momentum(layer)) for layer in self._layers for b in _statistics(layer)]
 
     @torch.no_grad()
     def after(self) -> None:
         """Call after the pass."""
-        buffers = [b for layer in self._active() for b in self._buffers(layer)]
-        self._update = torch._foreach_sub(buffers, self._update) if buffers else []
+        statistics = [b for layer in self._layers for b in _statistics(layer)]
+        self._update = list(torch._foreach_sub(statistics, self._update)) if statistics else []
 
     @torch.no_grad()
     def apply(self) -> None:
         """Make the same update again."""
-        for layer, mean, var in zip(self._active(), self._update[::2], self._update[1::2]):
-            # .data: a graph that awaits its backward holds these buffers, but in training mode never reads them.
-            layer.running_mean.data.mul_(1 - layer.momentum).add_(mean)
-            layer.running_var.data.mul_(1 - layer.momentum).add_(var)
-            layer.num_batches_tracked.add_(1)
+        for layer, *updates in zip(self._layers, self._update[::2], self._update[1::2]):
+            for buffer, update in zip(_statistics(layer), updates):
+                # .data: a graph that awaits its backward holds these buffers, but in training mode never reads them.
+                buffer.data.mul_(1 - _momentum(layer)).add_(update)
+            if layer.num_batches_tracked is not None:
+                layer.num_batches_tracked.add_(1)
 
-    @staticmethod
-    def _buffers(layer: nn.Module) -> List[Tensor]:
-        return [layer.running_mean, layer.running_var]
+
+def _statistics(layer: _BatchNorm) -> List[Tensor]:
+    assert layer.running_mean is not None and layer.running_var is not None
+    return [layer.running_mean, layer.running_var]
+
+
+def _momentum(layer: _BatchNorm) -> float:
+    assert layer.momentum is not None
+    return layer.momentum
 
 
 def check_batch(y: Tensor) -> None:

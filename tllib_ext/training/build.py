@@ -21,7 +21,7 @@ from tllib_ext.io import cache_dir, file_lock
 from tllib_ext.methods import METHODS
 from tllib_ext.methods.base import Method
 from tllib_ext.modules.heads import FeatureBottleneck
-from tllib_ext.modules.synced_batchnorm import normalise_globally
+from tllib_ext.modules.synced_batchnorm import convert_sync_batchnorm
 from tllib_ext.training.compile import compile_network
 from tllib_ext.training.domain import Domain
 from tllib_ext.training.predict import features_of
@@ -155,7 +155,7 @@ def build(args: argparse.Namespace) -> RunParts:
     source, target, backbone, frozen = _inputs(args, data, noisy, target_view, device)
     method = cls(backbone, data.split, hparams).to(device)
     if args.batch_norm == "global":
-        normalise_globally(method)
+        convert_sync_batchnorm(method)
     if device.type == "cpu":
         suit_cpu(method.backbone)
     if args.compile:

@@ -10,19 +10,21 @@ from latex2mathml.converter import convert
 from sphinx.util import logging
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from tllib_ext import __version__  # noqa: E402
 
 project = "tllib_ext"
+version = release = __version__
 author = "the tllib_ext authors"
 copyright = "2026, the tllib_ext authors"  # noqa: A001 (Sphinx's name)
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 myst_enable_extensions = ["dollarmath", "amsmath", "colon_fence"]
 myst_heading_anchors = 3
 autodoc_typehints = "description"
-autodoc_typehints_description_target = "documented"  # types beside what is explained, no bare lists of names
+autodoc_typehints_description_target = "documented"  # types only of arguments that the docstring explains
 napoleon_custom_sections = ["Inputs", "Outputs", "Shape"]  # tllib's house style
 autodoc_member_order = "bysource"
 html_theme = "furo"
-html_math_renderer = "mathml"  # which browsers draw themselves
+html_math_renderer = "mathml"  # drawn by the browser itself
 html_title = "tllib_ext"
 html_static_path = ["_static"]
 html_css_files = ["tables.css"]
@@ -43,7 +45,7 @@ def _mathml(node: nodes.Node, text: str, display: str) -> str:
         return drawn
     tree = ElementTree.fromstring(drawn)
     for over in tree.iter(f"{{{MATHML}}}mover"):
-        if over[1].text == "\u2015":  # \overline: without a mathematical font browsers draw a dash that is too short
+        if over[1].text == "\u2015":  # \overline: without a mathematical font browsers draw too short a dash
             over.tag = f"{{{MATHML}}}mrow"
             over.set("style", "border-top: 1px solid; padding-top: 1px")
             over.remove(over[1])

@@ -19,7 +19,7 @@ needs_browser = pytest.mark.skipif(CHROMIUM is None, reason="no chromium, chromi
 
 
 def browse(*words, page):
-    """Show a page to a browser without a window; what it printed."""
+    """Load a page in a headless browser and return what it printed."""
     command = [CHROMIUM, "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-web-security", "--enable-logging=stderr",
                "--virtual-time-budget=10000", f"--user-data-dir={page.parent / 'profile'}", *words, page.as_uri()]  # fmt: skip
     return subprocess.run(command, capture_output=True, text=True, timeout=180)
@@ -36,7 +36,7 @@ def load_example(name):
 @pytest.fixture
 def run_example(monkeypatch, capfd, tmp_path):
     """``run_example(name, *words)`` -> (exit code, stdout, stderr), in an empty working folder."""
-    from tllib_ext.cli.parser import run_main
+    from tllib_ext.errors import run_main
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TLLIB_EXT_CACHE", str(tmp_path / "cache"))

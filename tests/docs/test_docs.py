@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 from conftest import ROOT, load_example
 
-PAGES = sorted([ROOT / "README.md", ROOT / "SECURITY.md", *(ROOT / "docs").rglob("*.md")])
+PAGES = sorted([ROOT / "README.md", ROOT / "SECURITY.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
 pytestmark = pytest.mark.slow  # some fifty short runs; test_readme.py looks at the flags alone, quickly
 #: run by another test: this one would run itself, or needs what only that one makes.
 ELSEWHERE = {
     "python -m pytest": "it is what runs this",
-    "pytest tests/test_method_sweep.py -k smoothing": "test_new_method.py follows contributing.md",
-    "python examples/noisy_unida.py -m smoothing": "test_new_method.py follows contributing.md",
-    "python examples/noisy_unida.py -m smoothing --list-hp": "test_new_method.py follows contributing.md",
+    "pytest tests/methods/test_method_sweep.py -k smoothing": "test_new_method.py follows CONTRIBUTING.md",
+    "python examples/noisy_unida.py -m smoothing": "test_new_method.py follows CONTRIBUTING.md",
+    "python examples/noisy_unida.py -m smoothing --list-hp": "test_new_method.py follows CONTRIBUTING.md",
     "python examples/toy.py": "test_toy.py runs the whole script",
     "python -m tllib_ext.tllib PATH/dann.py data/office31 -d Office31 -s A -t D -a resnet18": "test_tllib_launcher.py",
 }
@@ -139,7 +139,7 @@ def test_commands_run(line, world, monkeypatch, capfd):
 
 @pytest.mark.parametrize("page, code", [pytest.param(*block, id=f"{block[0]}-{i}") for i, block in enumerate(blocks("python"))])
 def test_python_blocks_run(page, code, world, monkeypatch):
-    if page.name == "contributing.md":
+    if page.name == "CONTRIBUTING.md":
         pytest.skip("test_new_method.py follows it")
     if "cleanlab" in code:
         pytest.importorskip("cleanlab")

@@ -1,4 +1,4 @@
-"""docs/contributing.md, "Add a method in five steps", followed to the letter: the code is taken from the page."""
+"""CONTRIBUTING.md, "Add a method in five steps", followed to the letter: the code is taken from the page."""
 
 import dataclasses
 import json
@@ -13,7 +13,7 @@ from test_compat import ROOT
 from tllib_ext.cli.parser import Parser, add_run_arguments, parse_run
 from tllib_ext.methods import METHODS
 
-PAGE = (ROOT / "docs" / "contributing.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```(\w+)\n(.*?)```", PAGE, flags=re.DOTALL)
 FILE, LINE, TEST = (text for kind, text in BLOCKS if kind == "python")
 
@@ -45,7 +45,7 @@ def test_the_line_looks_like_its_neighbours():
 
 def test_step_3_the_loss_by_hand(smoothing):
     scope = {}
-    exec(compile(TEST, "contributing.md", "exec"), scope)
+    exec(compile(TEST, "CONTRIBUTING.md", "exec"), scope)
     method, _ = sweep.build("smoothing", sweep.SPLITS["universal"])
     source, target = next(sweep.feeds(method.split))
     scope["test_the_loss_is_the_equation"](method, source, target)

@@ -45,7 +45,7 @@ setup(
         "scikit-learn>=1.6",
         "scipy>=1.10",
         "matplotlib>=3.7",
-        "Pillow>=9.5",
+        "Pillow>=10.0",
         "tqdm>=4.65",
         "tensorboardX>=2.6",
         "prettytable>=3.8",

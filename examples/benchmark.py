@@ -21,8 +21,9 @@ from datetime import date
 from pathlib import Path
 from typing import Any, Dict, List
 
-from tllib_ext.cli.parser import Parser, _positive, _workers, run_main
+from tllib_ext.cli.parser import Parser, argument, run_main
 from tllib_ext.errors import UserError, closest
+from tllib_ext.training.setting import COUNT, WORKERS
 
 ROOT = Path(__file__).resolve().parents[1]
 RECORD, PAGE = ROOT / "docs" / "performance.json", ROOT / "docs" / "performance.md"
@@ -34,13 +35,13 @@ def parse() -> Any:
     parser = Parser(description=__doc__)
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}; default: all that can be")
     parser.add_argument("--arch", default="mobilenet_v2,resnet18,features", help="networks of the step, by commas (%(default)s)")
-    parser.add_argument("--size", type=_positive, default=128, help="side of the step's images (%(default)s)")
-    parser.add_argument("-b", "--batch-size", type=_positive, help="images per domain (12; 36 for features)")
+    parser.add_argument("--size", type=argument(COUNT), default=128, help="side of the step's images (%(default)s)")
+    parser.add_argument("-b", "--batch-size", type=argument(COUNT), help="images per domain (12; 36 for features)")
     parser.add_argument("--device", default="cpu", help="of step and eval: cpu, cuda, cuda:1 … (%(default)s)")
     parser.add_argument("--precision", default="fp32", help="of our side: fp32, tf32, bf16, fp16 (%(default)s)")
     parser.add_argument("--compile", action=argparse.BooleanOptionalAction, help="our step compiled too (default: on a CPU)")
-    parser.add_argument("--threads", type=_workers, default=0, help="of PyTorch; 0 leaves it alone (%(default)s)")
-    parser.add_argument("--repeats", type=_positive, default=7, help="timings of each side (%(default)s)")
+    parser.add_argument("--threads", type=argument(WORKERS), default=0, help="of PyTorch; 0 leaves it alone (%(default)s)")
+    parser.add_argument("--repeats", type=argument(COUNT), default=7, help="timings of each side (%(default)s)")
     parser.add_argument("--root", type=Path, help="Office-31 in tllib's layout, for data and eval")
     parser.add_argument("--features", type=Path, help="features of Office-31, amazon.npz and others, for switches")
     parser.add_argument("--quick", action="store_true", help="tiny inputs, one timing: to see that it works")

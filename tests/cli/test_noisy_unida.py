@@ -206,7 +206,7 @@ def test_an_image_that_a_worker_cannot_read(run_example, bad_files):
 def test_help_imports_no_torch():
     code = (
         "import runpy, sys\n"
-        "sys.argv = ['x', '--help']\n"
+        "sys.argv = ['x', '--help-all']\n"
         "try: runpy.run_path('examples/noisy_unida.py', run_name='__main__')\n"
         "except SystemExit: pass\n"
         "assert 'torch' not in sys.modules and 'matplotlib' not in sys.modules"

@@ -14,11 +14,13 @@ import pytest
 import torch
 from conftest import ROOT
 
-from tllib_ext.cli.parser import Parser, add_run_arguments, read_yaml
+from tllib_ext.cli.yaml_file import read_yaml
 from tllib_ext.errors import UserError
 from tllib_ext.images import load_image
 from tllib_ext.io import escape_formula, unescape_formula
 from tllib_ext.training.checkpoint import load_checkpoint
+from tllib_ext.training.config import RunConfig
+from tllib_ext.training.setting import settings_of
 from tllib_ext.vision.datasets.imagelist import FeatureList
 from tllib_ext.vision.models.backbones import read_state
 
@@ -73,11 +75,9 @@ def test_an_archive_larger_than_memory_is_not_unpacked(tmp_path):
 ])  # fmt: skip
 def test_configurations_that_are_refused(text, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    parser = Parser()
-    add_run_arguments(parser)
     (tmp_path / "c.yaml").write_text(text)
     with pytest.raises(UserError, match="c.yaml"):
-        read_yaml("c.yaml", parser)
+        read_yaml("c.yaml", settings_of(RunConfig))
     assert sorted(os.listdir(tmp_path)) == ["c.yaml"]
 
 

@@ -25,7 +25,7 @@ def test_python_blocks_run(code, monkeypatch, tmp_path):
 
 @pytest.mark.parametrize("text", blocks("bash"))
 def test_commands_are_understood(text, monkeypatch):
-    from tllib_ext.cli.parser import Parser, add_run_arguments
+    from tllib_ext.cli.train import make_parser
 
     for line in text.replace("\\\n", " ").split("\n"):
         words = shlex.split(line.split(" && ")[-1], comments=True)
@@ -33,9 +33,7 @@ def test_commands_are_understood(text, monkeypatch):
             continue
         assert (ROOT / words[1]).exists(), line
         if words[1] == "examples/noisy_unida.py":
-            parser = Parser()
-            add_run_arguments(parser)
-            parser.parse_args(words[2:])
+            make_parser().parse_args(words[2:])
         elif words[1] == "examples/compare.py":
             monkeypatch.setattr("sys.argv", [*words[1:], "--help"])
             with pytest.raises(SystemExit) as stop:

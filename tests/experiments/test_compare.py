@@ -3,13 +3,15 @@
 import json
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tllib_ext.experiments import compare, pool
 from tllib_ext.experiments.grid import Cell
-from tllib_ext.experiments.runner import cell_args, check_cells, collect, command_words, run_cell, state_of
+from tllib_ext.experiments.runner import cell_config, check_cells, collect, run_cell, state_of
+from tllib_ext.training.config import RunConfig
 
 SMALL = ("-d", "features", "--split", "3/2/1", "-b", "8", "--steps", "4", "--out", "out")
 TWO = ("--tasks", "alpha:beta,gamma2beta", "--methods", "source_only,divergence", "--noise", "P20")
@@ -121,18 +123,18 @@ def test_options_go_to_the_methods_that_have_them(run_example, feature_root, tmp
     config = {name: json.loads((cells / f"alpha2beta_pair0.2_{name}_seed0/config.json").read_text())
               for name in ("source_only", "divergence")}  # fmt: skip
     assert config["divergence"]["hparams"]["n"] == 1 and config["source_only"]["hparams"]["unknown_rule"] == "confidence"
-    assert config["divergence"]["unknown_rule"] is None and config["source_only"]["hp"] == []
+    assert config["divergence"]["unknown_rule"] is None and "n" not in config["source_only"]["hparams"]
 
 
 def a_cell(name, **settings):
-    return Cell(name, {"row": name, "task": "T", "noise": "clean", "seed": 0}, {"method": "source_only", **settings})
+    return Cell(name, {"row": name, "task": "T", "noise": "clean", "seed": 0}, RunConfig(method="source_only", **settings))
 
 
 def test_states_of_a_folder(tmp_path):
     cell, folder = a_cell("x", steps=3), tmp_path / "cells" / "x"
     assert state_of(cell, tmp_path) == "new"
     folder.mkdir(parents=True)
-    (folder / "cell.json").write_text(json.dumps({"settings": cell.settings}))
+    (folder / "cell.json").write_text(json.dumps({"settings": cell.config.changed()}))
     assert state_of(cell, tmp_path) == "begun"
     (folder / "error.json").write_text('{"error": "e"}')
     assert state_of(cell, tmp_path) == "failed" and collect([cell], tmp_path)[0]["error"] == "e"
@@ -148,13 +150,12 @@ def test_states_of_a_folder(tmp_path):
 def test_a_cell_can_be_repeated_by_hand(feature_root, tmp_path):
     from tllib_ext.cli.parser import Parser, add_run_arguments, parse_run
 
-    cell = a_cell("x", root=str(feature_root), hp=["temperature=0.1"], steps=3, scratch=True, noise="pair", rate=0.3)
+    cell = a_cell("x", root=str(feature_root), hparams={"temperature": "0.1"}, steps=3, scratch=True, noise="pair", rate=0.3)
     parser = Parser()
     add_run_arguments(parser)
-    parsed, made = vars(parse_run(parser, command_words(cell.settings))), vars(cell_args(cell, tmp_path))
-    assert {k: v for k, v in made.items() if k not in ("log", "eval_every", "checkpoint_every", "no_report", "command")} == {
-        k: v for k, v in parsed.items() if k not in ("log", "eval_every", "checkpoint_every", "no_report", "command")
-    }
+    parsed, made = parse_run(parser, cell.config.words()), cell_config(cell, tmp_path)
+    inside = dict(log=None, eval_every=None, checkpoint_every=None, no_report=False)
+    assert parsed == cell.config == replace(made, **inside)
 
 
 # ---- the pool, with workers that pretend

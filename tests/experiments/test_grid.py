@@ -1,27 +1,17 @@
 """Words to grids: tasks, noises, methods, seeds, cells, and the published numbers."""
 
-import argparse
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tllib_ext.cli.grid_axes import parse_methods, parse_noises, parse_seeds, parse_tasks
 from tllib_ext.errors import UserError
 from tllib_ext.experiments.domains import Domains, Task, domains_in
-from tllib_ext.experiments.grid import (
-    Noise,
-    Variant,
-    folder_name,
-    parse_methods,
-    parse_noises,
-    parse_seeds,
-    parse_tasks,
-    plan,
-    run_settings,
-)
+from tllib_ext.experiments.grid import Noise, Variant, folder_name, plan
 from tllib_ext.experiments.paper import noise_code, paper_tables, published, published_ablation
 from tllib_ext.methods import METHODS
 from tllib_ext.split import PRESETS, LabelSplit
+from tllib_ext.training.config import RunConfig
 
 OFFICE = Domains("features", ("amazon", "dslr", "webcam"), {})
 LETTERS = {"Ar": "Art", "Cl": "Clipart", "Pr": "Product", "Rw": "Real_World"}
@@ -89,20 +79,29 @@ def test_seeds_by_range():
 
 def test_plan_has_every_combination_once():
     tasks = parse_tasks("A2D,W2A", OFFICE)
-    variants = [Variant("dance", {"method": "dance"}), Variant("w/o x", {"method": "divergence", "hp": ["n=1"]}, "divergence_x")]
-    cells = plan({"steps": 7}, tasks, parse_noises("P20,S45"), variants, [0, 3], "same")
+    variants = [
+        Variant("dance", {"method": "dance"}),
+        Variant("w/o x", {"method": "divergence", "hparams": {"n": "1"}}, "divergence_x"),
+    ]
+    cells = plan(RunConfig(steps=7), tasks, parse_noises("P20,S45"), variants, [0, 3], "same")
     assert len(cells) == len({cell.name for cell in cells}) == 16
     last = cells[-1]
     assert last.name == "webcam2amazon_symmetric0.45_divergence_x_seed3"
     assert last.keys == {"row": "w/o x", "task": "W2A", "noise": "symmetric 0.45", "seed": 3}
-    assert last.settings == {"steps": 7, "source": "webcam", "target": "amazon", "noise": "symmetric", "rate": 0.45, "seed": 3,
-                             "noise_seed": 3, "method": "divergence", "hp": ["n=1"]}  # fmt: skip
-    assert all(cell.settings["noise_seed"] == 5 for cell in plan({}, tasks, [Noise("pair", 0.2)], variants, [0, 3], "5"))
+    assert last.config.changed() == {"steps": 7, "source": "webcam", "target": "amazon", "noise": "symmetric", "rate": 0.45,
+                                     "seed": 3, "noise_seed": 3, "method": "divergence", "hparams": {"n": "1"}}  # fmt: skip
+    assert all(cell.config.noise_seed == 5 for cell in plan(RunConfig(), tasks, [Noise("pair", 0.2)], variants, [0, 3], "5"))
 
 
 def test_cells_that_would_share_a_folder_are_refused():
     with pytest.raises(UserError, match="same folder"):
-        plan({}, [Task("a", "b", "A2B")], [Noise("/x/m.npy", 0.2), Noise("/y/m.npy", 0.2)], [Variant("v", {"method": "v"})], [0])
+        plan(
+            RunConfig(),
+            [Task("a", "b", "A2B")],
+            [Noise("/x/m.npy", 0.2), Noise("/y/m.npy", 0.2)],
+            [Variant("v", {"method": "v"})],
+            [0],
+        )
 
 
 @given(st.text(max_size=400), st.text(max_size=400))
@@ -114,10 +113,8 @@ def test_folder_names_are_safe_and_tell_texts_apart(one, other):
         assert name != folder_name(other)
 
 
-def test_only_flags_that_differ_are_recorded(tmp_path):
-    defaults = {"root": None, "steps": None, "lr": 0.01, "overwrite": False}
-    args = argparse.Namespace(root=str(tmp_path / "x" / ".."), steps=5, lr=0.01, overwrite=True, jobs=3)
-    assert run_settings(args, defaults) == {"root": str(tmp_path), "steps": 5}
+def test_only_settings_that_differ_are_recorded(tmp_path):
+    assert RunConfig(root=tmp_path, steps=5, lr=0.01).changed() == {"root": str(tmp_path), "steps": 5}
 
 
 def test_domains_of_data(feature_root, image_root, tmp_path):

@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 from test_compare import inline
 
+from tllib_ext.cli.grid_axes import parse_noises
 from tllib_ext.experiments import compare, reproduce
 from tllib_ext.experiments.domains import Domains
-from tllib_ext.experiments.flags import Grid
-from tllib_ext.experiments.grid import Variant, parse_noises
+from tllib_ext.experiments.grid import Grid, Variant
 from tllib_ext.experiments.plans import EXPERIMENTS
 from tllib_ext.split import PRESETS, LabelSplit
+from tllib_ext.training.config import RunConfig
 
 
 @pytest.fixture(scope="module")
@@ -84,8 +85,8 @@ def test_every_experiment_runs(run_example, office, tmp_path, name, words, colum
 def office_grid(**change):
     domains = Domains("features", ("amazon", "dslr", "webcam"), {})
     values = dict(domains=domains, tasks=[domains.task("amazon", "dslr")], noises=parse_noises("P20"),
-                  variants=[Variant("divergence", {"method": "divergence"})], seeds=[0], base={}, noise_seed="0", out=None,
-                  command="", paper_settings=True)  # fmt: skip
+                  variants=[Variant("divergence", {"method": "divergence"})], seeds=[0], base=RunConfig(),
+                  noise_seed="0", out=None, command="", paper_settings=True)  # fmt: skip
     return Grid(**{**values, **change})
 
 
@@ -94,11 +95,11 @@ def test_ct_sweep_keeps_the_union_and_the_shared_classes():
     sizes = [point.keys["x"] for point in points]
     assert sizes[0] == 0 and sizes[-1] == 21 and 11 in sizes
     for point in points:
-        split = LabelSplit.parse(point.cell.settings.get("split", "Office31"), [])
+        split = LabelSplit.parse(point.cell.config.split or "Office31", [])
         assert len(split.target_private) == point.keys["x"] and split.shared == PRESETS["Office31"].shared
         assert len(split.source_private) == 21 - point.keys["x"]
     # sizes are nested: growing the target's part never gives a class back
-    privates = [set(LabelSplit.parse(p.cell.settings.get("split", "Office31"), []).target_private) for p in points]
+    privates = [set(LabelSplit.parse(p.cell.config.split or "Office31", []).target_private) for p in points]
     assert all(small <= large for small, large in zip(privates, privates[1:]))
 
 
@@ -108,7 +109,7 @@ def test_sensitivity_is_the_papers_two_settings_and_shares_its_defaults():
     assert {p.keys["row"] for p in points} == {"alpha", "lambda", "delta", "m", "n"}
     defaults = [p for p in points if p.cell.name == "amazon2dslr_pair0.2_divergence_seed0"]
     assert [(p.keys["row"], p.keys["x"]) for p in defaults] == [("alpha", 0.2), ("lambda", 0.1), ("m", 1.0), ("n", 4)]
-    assert {len(p.cell.settings.get("hp", [])) for p in points} == {0, 1}
+    assert {len(p.cell.config.hparams) for p in points} == {0, 1}
 
 
 def test_sensitivity_is_a_table_and_a_panel_per_hyper_parameter():
@@ -130,8 +131,7 @@ def test_sensitivity_hyper_parameters_are_understood():
     from tllib_ext.methods.divergence import DivergenceHparams
 
     for point in EXPERIMENTS["sensitivity"].points(office_grid(), None):
-        for item in point.cell.settings.get("hp", []):
-            name, _, text = item.partition("=")
+        for name, text in point.cell.config.hparams.items():
             assert float(getattr(DivergenceHparams.parse({name: text}), name)) == point.keys["x"]
 
 

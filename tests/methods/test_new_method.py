@@ -10,7 +10,6 @@ import pytest
 import test_method_sweep as sweep
 from test_compat import ROOT
 
-from tllib_ext.cli.parser import Parser, add_run_arguments, parse_run
 from tllib_ext.methods import METHODS
 
 PAGE = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
@@ -64,7 +63,7 @@ def test_step_4_the_rest_of_the_sweep(smoothing):
 
 
 def test_step_4_a_run(smoothing, tmp_path, capsys):
-    from tllib_ext.cli.train import run_from_args
+    from tllib_ext.cli.train import main
 
     rng = np.random.default_rng(0)
     classes = ["ant", "bee", "cat", "dog"]
@@ -72,14 +71,12 @@ def test_step_4_a_run(smoothing, tmp_path, capsys):
     for domain in ("left", "right"):
         features = (3 * np.eye(8)[labels] + rng.normal(size=(48, 8))).astype(np.float32)
         np.savez(tmp_path / f"{domain}.npz", features=features, labels=labels, classes=np.array(classes))
-    parser = Parser()
-    add_run_arguments(parser)
     flags = f"{tmp_path} -d features -s left -t right --split 2/1/1 -m smoothing --hp epsilon=0.2 --steps 4 -b 6 --device cpu"
-    assert run_from_args(parse_run(parser, [*flags.split(), "--noise", "pair", "--log", str(tmp_path / "run")])) == 0
+    assert main([*flags.split(), "--noise", "pair", "--log", str(tmp_path / "run")]) == 0
     results = json.loads((tmp_path / "run" / "results.json").read_text())
     assert results["method"] == "smoothing" and 0 <= results["os"] <= 1
     assert json.loads((tmp_path / "run" / "config.json").read_text())["hparams"] == {"epsilon": 0.2}
-    assert run_from_args(parse_run(parser, ["-m", "smoothing", "--list-hp"])) == 0
+    assert main(["-m", "smoothing", "--list-hp"]) == 0
     assert "paper §7" in capsys.readouterr().out
 
 

@@ -7,10 +7,12 @@ import numpy as np
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
-from tllib_ext.cli.parser import Parser, add_run_arguments, read_yaml
+from tllib_ext.cli.yaml_file import read_yaml
 from tllib_ext.errors import UserError
 from tllib_ext.evaluation.files import load_split, read_predictions
 from tllib_ext.split import LabelSplit
+from tllib_ext.training.config import RunConfig
+from tllib_ext.training.setting import settings_of
 from tllib_ext.vision.datasets.imagelist import FeatureList, ImageList
 from tllib_ext.vision.datasets.noises import read_transition
 
@@ -82,8 +84,7 @@ def matrices():
     return st.tuples(shape, dtype).map(lambda a: _npy(np.zeros(a[0]).astype(a[1]) if a[1] != "V3" else np.zeros(a[0], "V3")))
 
 
-PARSER = Parser()
-add_run_arguments(PARSER)
+SETTINGS = settings_of(RunConfig)
 LIST_WORDS = ["a.jpg", " ", "0", "1", "9", "../", "/", "-1", "\0", "\r", "\n", "١"]
 YAML_WORDS = ["noise", "rate", "hp", "steps", ": ", "- ", "&a ", "*a", "<<", "{", "}", "[", "]", "!!python/object:os.system ",
               "!!binary ", "!!set ", "? ", "| ", "1e999", "0x", "1:2", "2020-01-01", "~", "\"", "'", "#", "  ", "\t", "---",
@@ -97,7 +98,7 @@ READERS = {
     "image list": ("list.txt", GOOD_LIST, lines(LIST_WORDS), LIST_WORDS,
                    lambda file: ImageList(str(file.parent), ["x", "y", "z"], file)),
     "features .npz": ("f.npz", GOOD_NPZ, arrays(), [], FeatureList),
-    "configuration .yaml": ("c.yaml", GOOD_YAML, lines(YAML_WORDS), YAML_WORDS, lambda file: read_yaml(str(file), PARSER)),
+    "configuration .yaml": ("c.yaml", GOOD_YAML, lines(YAML_WORDS), YAML_WORDS, lambda file: read_yaml(str(file), SETTINGS)),
     "predictions .csv": ("p.csv", GOOD_CSV, lines(CSV_WORDS), CSV_WORDS, lambda file: read_predictions(file, SPLIT)),
     "transition matrix .csv": ("q.csv", b"0.5,0.5\n0,1\n", lines(CELLS), CELLS, lambda file: read_transition(file, 2)),
     "transition matrix .npy": ("q.npy", _npy(np.eye(2)), matrices(), [], lambda file: read_transition(file, 2)),

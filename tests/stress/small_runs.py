@@ -11,7 +11,8 @@ from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Callable, Dict, List, Optional
 
-from tllib_ext.cli.parser import Parser, add_run_arguments, parse_run, run_main
+from tllib_ext.cli import train
+from tllib_ext.cli.parser import run_main
 from tllib_ext.errors import UserError
 
 __all__ = ["SAME", "write_features", "write_images", "features_flags", "images_flags", "warm_up", "launch", "drafts",
@@ -51,7 +52,7 @@ def write_images(root: Path) -> None:
 def features_flags(root: Path) -> List[str]:
     """A run of a few seconds."""
     return [str(root), "-d", "features", "-s", "alpha", "-t", "beta", "--split", "3/2/1", "--noise", "pair", "-b", "8",
-            "--bottleneck", "16", "--no-report", "--device", "cpu"]  # fmt: skip
+            "--bottleneck-dim", "16", "--no-report", "--device", "cpu"]  # fmt: skip
 
 
 def images_flags(root: Path) -> List[str]:
@@ -60,22 +61,13 @@ def images_flags(root: Path) -> List[str]:
             "--no-report", "--device", "cpu"]  # fmt: skip
 
 
-def _run(words: List[str]) -> int:
-    parser = Parser()
-    add_run_arguments(parser)
-    args = parse_run(parser, words)
-    from tllib_ext.cli.train import run_from_args
-
-    return run_from_args(args)
-
-
 def warm_up(root: Path) -> None:
     """Import everything that a run needs, by one small run on :func:`write_features`: children are born with it."""
     import torch
 
     torch.set_num_threads(1)  # a forked child cannot use its parent's threads
     with tempfile.TemporaryDirectory() as folder, redirect_stdout(io.StringIO()):
-        _run([*features_flags(root), "--steps", "1", "--log", folder])
+        train.main([*features_flags(root), "--steps", "1", "--log", folder])
 
 
 def launch(words: List[str], log: Path, before: Optional[Callable[[], None]] = None) -> int:
@@ -96,7 +88,7 @@ def launch(words: List[str], log: Path, before: Optional[Callable[[], None]] = N
         os.dup2(sys.stdout.fileno(), 2)
         if before is not None:
             before()
-        code = run_main(lambda: _run(words))
+        code = run_main(lambda: train.main(words))
     except Exception:
         traceback.print_exc()
     finally:

@@ -35,8 +35,9 @@ from small_runs import (
     write_images,
 )
 
-from tllib_ext.cli.parser import Parser, _positive, _seed, run_main
+from tllib_ext.cli.parser import Parser, argument, run_main
 from tllib_ext.errors import UserError
+from tllib_ext.training.setting import COUNT, SEED
 
 ROOT = Path(__file__).resolve().parents[2]
 RECORD, PAGE = ROOT / "docs" / "reliability.json", ROOT / "docs" / "reliability.md"
@@ -220,10 +221,10 @@ def main() -> int:
     parser = Parser(description=__doc__)
     parser.add_argument("part", choices=["kill", "torchrun", "long", "fuzz", "table"])
     parser.add_argument("--methods", default="divergence,dance,credo,credo@images", help="of kill (default: %(default)s)")
-    parser.add_argument("--kills", type=_positive, default=8, help="per method (default: 8)")
-    parser.add_argument("--steps", type=_positive, help="default: 60 (kill), 200 (torchrun), 20000 (long)")
-    parser.add_argument("--cases", type=_positive, default=100_000, help="of fuzz, over all readers (default: 100000)")
-    parser.add_argument("--seed", type=_seed, default=0)
+    parser.add_argument("--kills", type=argument(COUNT), default=8, help="per method (default: 8)")
+    parser.add_argument("--steps", type=argument(COUNT), help="default: 60 (kill), 200 (torchrun), 20000 (long)")
+    parser.add_argument("--cases", type=argument(COUNT), default=100_000, help="of fuzz, over all readers (default: 100000)")
+    parser.add_argument("--seed", type=argument(SEED), default=0)
     parser.add_argument("--keep", metavar="DIR", help="work there and leave everything, instead of in a temporary folder")
     args = parser.parse_args()
     if args.part != "table":

@@ -28,7 +28,7 @@ SPLIT = LabelSplit(["a", "b", "c"], ["p", "q"], ["u"])
 
 def flags(root, log, batch, *more, norm="none"):
     return [root, "-d", "features", "-s", "alpha", "-t", "beta", "--split", "3/2/1", "--noise", "pair", "--rate", 0.25,
-            "--bottleneck", 8, "--bottleneck-norm", norm, "-b", batch, "--steps", 20, "--eval-every", 10, "--no-report",
+            "--bottleneck-dim", 8, "--bottleneck-norm", norm, "-b", batch, "--steps", 20, "--eval-every", 10, "--no-report",
             "--hp", "warmup=3", "--log", log, *more]  # fmt: skip
 
 
@@ -40,9 +40,8 @@ def train_run(words):
 
     parser = Parser()
     add_run_arguments(parser)
-    args = parse_run(parser, [str(word) for word in words])
-    parts = build(args)
-    results = train(parts)
+    parts = build(parse_run(parser, [str(word) for word in words]))
+    results = train(parts).results
     return results, {name: value.cpu().numpy() for name, value in parts.method.state_dict().items()}
 
 

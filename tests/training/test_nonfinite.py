@@ -13,8 +13,8 @@ from tllib_ext.methods.loss_history import LossHistory
 from tllib_ext.training.fit import fit
 from tllib_ext.training.players import SGDPlayers
 
-FLAGS = ("-d", "features", "-s", "alpha", "-t", "beta", "--split", "3/2/1", "--noise", "pair", "-b", "8", "--bottleneck", "16",
-         "--no-report", "--steps", "30", "--log", "run")  # fmt: skip
+FLAGS = ("-d", "features", "-s", "alpha", "-t", "beta", "--split", "3/2/1", "--noise", "pair", "-b", "8",
+         "--bottleneck-dim", "16", "--no-report", "--steps", "30", "--log", "run")  # fmt: skip
 
 
 def test_the_term_the_step_and_the_images_are_named(run_example, feature_root, tmp_path):

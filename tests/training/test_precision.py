@@ -156,7 +156,7 @@ def test_compiled_training_ends_where_eager_training_does(feature_root, run_exam
         pytest.skip(f"nothing can be compiled here: {reason}")
     for name, more in (("eager", []), ("compiled", ["--compile"])):
         words = [feature_root, "-d", "features", "-s", "alpha", "-t", "beta", "--split", "3/2/1", "--noise", "pair",
-                 "--rate", 0.25, "--bottleneck", 8, "-b", 12, "--steps", 12, "--hp", "warmup=3", "--no-report",
+                 "--rate", 0.25, "--bottleneck-dim", 8, "-b", 12, "--steps", 12, "--hp", "warmup=3", "--no-report",
                  "--log", tmp_path / name, *more]  # fmt: skip
         code, out, err = run_example("noisy_unida", *words)
         assert code == 0 and "--compile does not work" not in out + err, err

@@ -12,16 +12,15 @@ import torch
 from conftest import ROOT
 from small_runs import SAME, contents, drafts, launch, wait_and_kill, warm_up, write_features
 
-from tllib_ext.cli.parser import Parser, add_run_arguments, parse_run
-from tllib_ext.cli.train import run_from_args
+from tllib_ext.cli import train
 from tllib_ext.methods import METHODS
 from tllib_ext.training import trainer as run_module
 from tllib_ext.training.checkpoint import load_checkpoint
 from tllib_ext.training.recorder import Recorder
 from tllib_ext.training.run_dir import Lock
 
-FLAGS = ("-d", "features", "-s", "alpha", "-t", "beta", "--split", "3/2/1", "--noise", "pair", "-b", "8", "--bottleneck", "16",
-         "--no-report", "--device", "cpu")  # fmt: skip
+FLAGS = ("-d", "features", "-s", "alpha", "-t", "beta", "--split", "3/2/1", "--noise", "pair", "-b", "8",
+         "--bottleneck-dim", "16", "--no-report", "--device", "cpu")  # fmt: skip
 SHORT = (*FLAGS, "--steps", "12", "--eval-every", "4", "--checkpoint-every", "3")
 
 
@@ -30,9 +29,7 @@ class Died(BaseException):
 
 
 def go(root, folder, *more):
-    parser = Parser()
-    add_run_arguments(parser)
-    return run_from_args(parse_run(parser, [str(root), *SHORT, "--log", str(folder), *more]))
+    return train.main([str(root), *SHORT, "--log", str(folder), *more])
 
 
 def die_at(monkeypatch, name, number):

@@ -1,46 +1,71 @@
-"""``train``: one run from flags to files."""
+"""Train and evaluate a method for noisy universal domain adaptation.
 
-import argparse
+    {prog}                                            embedded glyphs, about a minute
+    {prog} data/office31 -s A -t D --noise pair --rate 0.2
+    {prog} data/office31 -s A -t D --noise pair -a mobilenet_v2 --freeze-backbone
+    {prog} my_photos -s labelled -t new --drop-rate 0.1     own folders, target unlabelled
+
+The last line of the log names the run's files. Numbers are of the last step; the best step on target labels appears
+only under the name oracle.
+"""
+
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
+from typing import Optional, Sequence
 
-from tllib_ext.cli.allocator import keep_freed_memory
-from tllib_ext.distributed import start
+from tllib_ext.cli.parser import Parser, add_run_arguments, parse_settings
 from tllib_ext.errors import UserError
-from tllib_ext.report.page import write_report
-from tllib_ext.training.build import build, make_deterministic
-from tllib_ext.training.checkpoint import load_method, load_model
-from tllib_ext.training.console import hparams_table
-from tllib_ext.training.predict import evaluate_domain
-from tllib_ext.training.trainer import train
+from tllib_ext.training.config import RunConfig
+from tllib_ext.training.setting import settings_of
 
-__all__ = ["run_from_args"]
+__all__ = ["main", "make_parser"]
 
 
-def run_from_args(args: argparse.Namespace) -> int:
-    """What ``examples/noisy_unida.py`` does after parsing."""
+def make_parser(prog: str = "tllib-ext train") -> Parser:
+    """The flags of one run, and those of this command alone."""
+    text = (__doc__ or "").replace("{prog}", prog)
+    parser = Parser(prog=prog, usage=f"{prog} [DIR] [flags]", description=text)
+    add_run_arguments(parser)
+    parser.add_argument("--list-hp", action="store_true", help="print the method's hyper-parameters, and stop")
+    parser.add_argument(
+        "--phase", choices=["train", "test"], default="train", help="test: evaluate the model in --log FOLDER again"
+    )
+    return parser
+
+
+def main(argv: Optional[Sequence[str]] = None, prog: str = "tllib-ext train") -> int:
+    """Parse the flags, then train (or test) one run."""
+    values, args = parse_settings(make_parser(prog), settings_of(RunConfig), argv)
+    config = RunConfig(**values)
     if args.list_hp:
-        print(hparams_table(args))
+        from tllib_ext.training.console import hparams_table
+
+        print(hparams_table(config))
         return 0
-    args.device = start(args.device)
-    if args.deterministic:
-        make_deterministic()
     if args.phase == "test":
-        return _test(args)
+        return _test(config)
+    from tllib_ext.api import train
+    from tllib_ext.cli.allocator import keep_freed_memory
+
     keep_freed_memory()
-    train(build(args), write_report)
+    train(config)
     return 0
 
 
-def _test(args: argparse.Namespace) -> int:
+def _test(config: RunConfig) -> int:
     """Evaluate the model of a run folder on the target again."""
-    if args.log is None:
+    from tllib_ext.distributed import start
+    from tllib_ext.training.build import build
+    from tllib_ext.training.checkpoint import load_method, load_model
+    from tllib_ext.training.predict import evaluate_domain
+
+    if config.log is None:
         raise UserError("--phase test needs the run: --log FOLDER")
-    metadata, tensors, _ = load_model(Path(args.log) / "model.safetensors")
-    args.method = metadata["method"]
-    args.hp = [f"{name}={value}" for name, value in metadata["hparams"].items()]
-    with closing(build(args)) as parts:
-        load_method(parts.method, tensors, args.log)
+    metadata, tensors, _ = load_model(Path(config.log) / "model.safetensors")
+    config = replace(config, method=metadata["method"], hparams=metadata["hparams"], device=start(config.device))
+    with closing(build(config)) as parts:
+        load_method(parts.method, tensors, config.log)
         _, report = evaluate_domain(parts.method, parts.target)
     print("the target is unlabelled" if report is None else report.table())
     return 0

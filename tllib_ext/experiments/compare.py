@@ -1,13 +1,11 @@
-"""What ``examples/compare.py`` does after parsing: run the grid, then a table per noise."""
+"""Run a grid, then write a table per noise."""
 
-import argparse
 from datetime import date
 from typing import Any, Dict, List, Sequence, Tuple
 
 from tllib_ext.evaluation.openset import DEFINITIONS
 from tllib_ext.experiments.estimate import dry_run_text
-from tllib_ext.experiments.flags import Grid
-from tllib_ext.experiments.grid import Cell, Noise
+from tllib_ext.experiments.grid import Cell, Grid, Noise
 from tllib_ext.experiments.paper import paper_tables, published
 from tllib_ext.experiments.pool import run_cells
 from tllib_ext.experiments.runner import check_cells, collect
@@ -16,24 +14,25 @@ from tllib_ext.report.comparison_plots import bars_figure
 from tllib_ext.report.style import png_bytes
 from tllib_ext.report.table_formats import to_text
 from tllib_ext.report.tables import MEAN, Table, make_table
+from tllib_ext.training.run_dir import Lock
 
 __all__ = ["compare", "run_grid", "noise_table", "legend"]
 
-#: what a legend says of the runs.
+#: settings that a legend names.
 _STATED = ("arch", "steps", "batch_size", "split", "seed", "noise_seed")
 
 
-def compare(args: argparse.Namespace, grid: Grid) -> int:
+def compare(grid: Grid) -> int:
     """Run what is missing and write the comparison; 1 if a cell failed."""
-    cells = grid.cells()
-    if args.dry_run:
-        print(dry_run_text(cells, grid.out, args.jobs, grid.domains.data))
+    cells, options = grid.cells(), grid.options
+    if options.dry_run:
+        print(dry_run_text(cells, grid.out, options.jobs, grid.domains.data))
         return 0
-    records, notes = run_grid(args, grid, cells)
-    tables = [noise_table(records, noise, args.metric, grid) for noise in grid.noises]
+    records, notes = run_grid(grid, cells)
+    tables = [noise_table(records, noise, options.metric, grid) for noise in grid.noises]
     for table in tables:
         print(to_text(table), end="\n\n")
-    name = DEFINITIONS[args.metric].partition(":")[0] if ":" in DEFINITIONS[args.metric] else args.metric
+    name = DEFINITIONS[options.metric].partition(":")[0] if ":" in DEFINITIONS[options.metric] else options.metric
     figure = bars_figure(tables, f"{name} in %")
     paths = write_comparison(grid.out, "comparison", f"{name} on {grid.domains.data}", tables, records, grid.command,
                              {"comparison": png_bytes(figure)}, notes)  # fmt: skip
@@ -43,13 +42,16 @@ def compare(args: argparse.Namespace, grid: Grid) -> int:
     return 1 if notes else 0
 
 
-def run_grid(args: argparse.Namespace, grid: Grid, cells: Sequence[Cell]) -> Tuple[List[Dict[str, Any]], List[str]]:
+def run_grid(grid: Grid, cells: Sequence[Cell]) -> Tuple[List[Dict[str, Any]], List[str]]:
     """Run the cells that are missing; the records of all, and a line per cell that failed."""
-    todo = check_cells(cells, grid.out, args.overwrite)
-    if todo:
-        failed = run_cells(todo, grid.out, args.jobs, args.keep_models, len(cells))
-    else:
-        failed = []
+    options = grid.options
+    lock = Lock(grid.out)  # a second grid in the folder could replace the cells of this one
+    try:
+        todo = check_cells(cells, grid.out, options.overwrite)
+        failed = run_cells(todo, grid.out, options.jobs, options.keep_models, len(cells)) if todo else []
+    finally:
+        lock.release()
+    if not todo:
         print(f"all {len(cells)} cells in {grid.out} are finished")
     return collect(cells, grid.out), [f"failed: {cell.name}: {error}" for cell, error in failed]
 

@@ -1,12 +1,13 @@
 """What a grid will cost: measured on its own finished cells where there are any, else by the passes of each method."""
 
 from pathlib import Path
-from typing import Any, Dict, List, Sequence
+from typing import List, Sequence
 
 from prettytable import PrettyTable
 
 from tllib_ext.experiments.grid import Cell
 from tllib_ext.experiments.runner import read_object, state_of
+from tllib_ext.training.config import RunConfig
 
 __all__ = ["cell_seconds", "dry_run_text", "duration"]
 
@@ -22,20 +23,20 @@ _FEATURES = {"source_only": 5, "coteaching": 7, "jocor": 12, "dance_sel": 13, "d
 _START = {"images": 60.0, "Glyphs": 4.0, "features": 2.0}
 
 
-def _kind(settings: Dict[str, Any], data: str) -> str:
-    if data == "features" or settings.get("freeze_backbone"):
+def _kind(config: RunConfig, data: str) -> str:
+    if data == "features" or config.freeze_backbone:
         return "features"
     return "Glyphs" if data == "Glyphs" else "images"
 
 
-def cell_seconds(settings: Dict[str, Any], data: str) -> float:
+def cell_seconds(config: RunConfig, data: str) -> float:
     """A guess from first principles; the order of magnitude is what counts."""
-    kind = _kind(settings, data)
-    steps = settings.get("steps") or {"images": 5001, "Glyphs": 300, "features": 1000}[kind]
-    size = settings.get("batch_size", 36) / 36
+    kind = _kind(config, data)
+    steps = config.steps or {"images": 5001, "Glyphs": 300, "features": 1000}[kind]
+    size = config.batch_size / 36
     if kind == "features":
-        return _START[kind] + steps * size * _FEATURES.get(settings["method"], 40) / 1000
-    return _START[kind] + steps * size * _SECONDS[kind] * _PASSES.get(settings["method"], 2.0)
+        return _START[kind] + steps * size * _FEATURES.get(config.method, 40) / 1000
+    return _START[kind] + steps * size * _SECONDS[kind] * _PASSES.get(config.method, 2.0)
 
 
 def duration(seconds: float) -> str:
@@ -54,7 +55,7 @@ def duration(seconds: float) -> str:
 def dry_run_text(cells: Sequence[Cell], out: Path, jobs: int, data: str, listed: int = 24) -> str:
     """The plan as a table per row, the first folders, and the cost of what is left."""
     states = {cell.name: state_of(cell, out) for cell in cells}
-    guess = {cell.name: cell_seconds(cell.settings, data) for cell in cells}
+    guess = {cell.name: cell_seconds(cell.config, data) for cell in cells}
     took = {cell.name: read_object(Path(out) / "cells" / cell.name / "cell.json").get("seconds") for cell in cells}
     known = [cell for cell in cells if states[cell.name] == "finished" and took[cell.name]]
     scale = sum(took[c.name] for c in known) / sum(guess[c.name] for c in known) if known else 1.0
@@ -72,7 +73,7 @@ def dry_run_text(cells: Sequence[Cell], out: Path, jobs: int, data: str, listed:
     lines += [f"{Path(out) / 'cells' / cell.name}  {states[cell.name]}" for cell in cells[:listed]]
     if len(cells) > listed:
         lines.append(f"… and {len(cells) - listed} more")
-    images = _kind(cells[0].settings, data) == "images"
+    images = _kind(cells[0].config, data) == "images"
     basis = f"a guess for {'one V100 in fp32' if images else 'one core of a recent CPU'}; after the first cells it is measured"
     basis = f"measured on {len(known)} finished cells" if known else basis
     todo = sum(state != "finished" for state in states.values())

@@ -1,24 +1,20 @@
-"""From words on the command line to the cells of a grid: tasks x noises x methods x seeds, one run each."""
+"""The cells of a grid: tasks x noises x methods x seeds, one run each."""
 
-import argparse
 import hashlib
-import os
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 
-from tllib_ext.errors import UserError, closest
+from tllib_ext.errors import UserError
 from tllib_ext.experiments.domains import Domains, Task
-from tllib_ext.experiments.paper import noise_code, paper_tables
-from tllib_ext.methods import METHODS, TLLIB_METHODS
-from tllib_ext.vision.datasets import NOISES
+from tllib_ext.experiments.paper import noise_code
+from tllib_ext.training.config import RunConfig
+from tllib_ext.training.setting import COUNT, FLAG, TEXT, check_fields, setting
 
-__all__ = ["Noise", "Variant", "Cell", "parse_tasks", "parse_noises", "parse_methods", "parse_seeds", "plan", "folder_name"]
-
-#: the order of rows in a table: the paper's, its method last before tllib's.
-ROWS = ("source_only", "coteaching", "jocor", "dann", "tcl", "etn", "sta", "uan", "dance", "dance_sel", "ovanet", "divergence")
+__all__ = ["Noise", "Variant", "Cell", "Grid", "GridOptions", "plan", "folder_name"]
 
 #: folders longer than this are refused by some file systems together with the run's own files.
 NAME_LIMIT = 150
@@ -42,7 +38,7 @@ class Noise(NamedTuple):
 
 
 class Variant(NamedTuple):
-    """A row of a table: its label, the run flags that make it, and its part of the folder's name if not the label."""
+    """A row of a table: its label, the settings that make it, and its part of the folder's name if not the label."""
 
     label: str
     settings: Dict[str, Any]
@@ -51,147 +47,71 @@ class Variant(NamedTuple):
 
 @dataclass(frozen=True)
 class Cell:
-    """One run of a grid: its folder's name, where it stands in the table, its flags that are not defaults."""
+    """One run of a grid: its folder's name, its place in the table, its configuration."""
 
     name: str
     keys: Dict[str, Any] = field(hash=False)
-    settings: Dict[str, Any] = field(hash=False)
+    config: RunConfig = field(hash=False)
 
 
-def parse_tasks(text: str, domains: Domains) -> List[Task]:
-    """``all`` or a list of ``A2D``, ``amazon2dslr``, ``amazon:dslr``.
-
-    Examples::
-
-        >>> office = Domains("features", ("amazon", "dslr", "webcam"), {})
-        >>> [task.label for task in parse_tasks("A2D,webcam:amazon", office)]
-        ['A2D', 'W2A']
-        >>> len(parse_tasks("all", office))
-        6
-    """
-    if text == "all":
-        every = [domains.task(a, b) for a, b in product(domains.names, repeat=2) if a != b]
-        order = paper_tables()["tasks"].get(domains.benchmark or "", [])
-        if order:
-            every = sorted((t for t in every if t.label in order), key=lambda t: order.index(t.label))
-        return every
-    return _once([_task(word, domains) for word in _words(text, "--tasks", "A2D,W2A or all")])
+_option = partial(setting, group="running the grid")
 
 
-def _task(word: str, domains: Domains) -> Task:
-    cuts = [i for i, char in enumerate(word) if char == ":"] or [i for i, char in enumerate(word) if char == "2"]
-    found = []
-    for cut in cuts:  # a domain's own name may hold a 2
-        try:
-            found.append((domains.find(word[:cut]), domains.find(word[cut + 1 :])))
-        except UserError as error:
-            reason = str(error)
-    if len(found) == 1:
-        return domains.task(*found[0])
-    if len(found) > 1:
-        raise UserError(f"task {word!r} can be read in {len(found)} ways: write SOURCE:TARGET")
-    detail = reason if len(cuts) == 1 else f"domains here: {', '.join(domains.names)}"
-    raise UserError(f"unknown task {word!r}: expected SOURCE2TARGET or SOURCE:TARGET; {detail}")
+@dataclass(frozen=True)
+class GridOptions:
+    """How a grid is run and which number its tables show."""
+
+    jobs: int = _option(1, COUNT, "cells at a time, a process with one thread each", metavar="N", basic=True)
+    metric: str = _option("os", TEXT, "os, os_star, unk, h_score, accuracy, auroc, …", metavar="NAME", basic=True)
+    overwrite: bool = _option(False, FLAG, "start cells anew that are unfinished or have other settings", in_files=False)
+    keep_models: bool = _option(False, FLAG, "keep each cell's model and checkpoint, some MB")
+    dry_run: bool = _option(False, FLAG, "print the plan and what it will cost, and stop", basic=True)
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
 
-def parse_noises(text: str, rate: float = 0.2) -> List[Noise]:
-    """A list of ``pair:0.2``, the paper's ``P20``, ``none``, or a matrix file; without a rate ``--rate`` counts.
+@dataclass(frozen=True)
+class Grid:
+    """The axes of a grid as given, and what all its cells have in common."""
 
-    Examples::
+    domains: Domains
+    tasks: List[Task]
+    noises: List[Noise]
+    variants: List[Variant]
+    seeds: List[int]
+    base: RunConfig
+    noise_seed: str
+    out: Path
+    command: str
+    #: neither tasks nor noises were named: an experiment takes the paper's
+    paper_settings: bool = False
+    options: GridOptions = GridOptions()
 
-        >>> [noise.label for noise in parse_noises("pair:0.2,S45,none")]
-        ['pair 0.2', 'symmetric 0.45', 'clean']
-    """
-    return _once([_noise(word, rate) for word in _words(text, "--noise", "pair:0.2,symmetric:0.45")])
+    def cells(self) -> List[Cell]:
+        """Every combination."""
+        return plan(self.base, self.tasks, self.noises, self.variants, self.seeds, self.noise_seed)
 
-
-def _noise(word: str, rate: float) -> Noise:
-    if re.fullmatch(r"[PpSs]\d{1,2}", word):
-        return Noise("pair" if word[0] in "Pp" else "symmetric", int(word[1:]) / 100)
-    kind, found, number = word.partition(":")
-    if kind in ("none", "clean"):
-        return Noise("none", 0.0)
-    if kind.endswith((".npy", ".csv")):
-        if not os.path.isfile(kind):
-            raise UserError(f"--noise {kind}: no such file")
-        kind = os.path.realpath(kind)
-    elif kind not in NOISES:
-        raise UserError(f"unknown noise {word!r}: expected KIND:RATE such as pair:0.2, or a matrix file; {closest(kind, NOISES)}")
-    try:
-        value = float(number) if found else rate
-        if not 0 <= value < 1:
-            raise ValueError
-    except ValueError:
-        raise UserError(f"--noise {word!r}: the rate is a number in [0, 1), e.g. {kind}:0.2") from None
-    return Noise(kind, value)
-
-
-def parse_methods(text: str) -> List[str]:
-    """Names; ``all`` is every method of the package, ``tllib`` every built-in of tllib, ``paper`` the paper's eight.
-
-    Examples::
-
-        >>> parse_methods("dance,divergence"), parse_methods("paper")[0], "tllib:mcd" in parse_methods("tllib")
-        (['dance', 'divergence'], 'source_only', True)
-    """
-    native = [name for name in ROWS if name in METHODS] + [name for name in METHODS if name not in ROWS]
-    groups = {
-        "all": native,
-        "tllib": [f"tllib:{name}" for name in TLLIB_METHODS],
-        "paper": list(paper_tables()["methods"]),
-    }
-    names: List[str] = []
-    for word in _words(text, "--methods", "dance,divergence or all"):
-        if word not in groups and word not in METHODS and word.removeprefix("tllib:") not in TLLIB_METHODS:
-            raise UserError(f"unknown method {word!r}: {closest(word, [*groups, *METHODS, *groups['tllib']])}")
-        names += groups.get(word, [word])
-    return _once(names)
-
-
-def parse_seeds(text: str) -> List[int]:
-    """``0-2,5`` is 0, 1, 2, 5.
-
-    Examples::
-
-        >>> parse_seeds("0-2,5")
-        [0, 1, 2, 5]
-    """
-    seeds: List[int] = []
-    for word in _words(text, "--seeds", "0-2"):
-        if not re.fullmatch(r"\d{1,9}(-\d{1,9})?", word):
-            raise UserError(f"--seeds {word!r}: expected whole numbers such as 0-2 or 0,1,5")
-        first, _, last = word.partition("-")
-        if int(last or first) < int(first) or int(last or first) - int(first) > 999:
-            raise UserError(f"--seeds {word!r}: expected at most 1000 seeds from a smaller to a larger number")
-        seeds += range(int(first), int(last or first) + 1)
-    return _once(seeds)
-
-
-def _words(text: str, flag: str, example: str) -> List[str]:
-    words = [word.strip() for word in text.split(",") if word.strip()]
-    if not words:
-        raise UserError(f"{flag} is empty: expected {example}")
-    return words
-
-
-def _once(items: Sequence[Any]) -> List[Any]:
-    return list(dict.fromkeys(items))
+    @property
+    def benchmark(self) -> Optional[str]:
+        """The paper's name of the data, None if the label sets are not the paper's."""
+        return None if self.base.split else self.domains.benchmark
 
 
 def plan(
-    base: Dict[str, Any], tasks: Sequence[Task], noises: Sequence[Noise], variants: Sequence[Variant], seeds: Sequence[int],
+    base: RunConfig, tasks: Sequence[Task], noises: Sequence[Noise], variants: Sequence[Variant], seeds: Sequence[int],
     noise_seed: str = "0",
 ) -> List[Cell]:  # fmt: skip
     """Every combination as a :class:`Cell`, the seeds outermost: a first table is complete early.
 
     Args:
-        base (dict): run flags common to all cells, those that are not defaults
+        base (RunConfig): the settings common to all cells
         tasks, noises, variants, seeds: the axes
         noise_seed (str): a number for all cells, or ``same``: each run's own seed
 
     Examples::
 
-        >>> cells = plan({"steps": 5}, [Task("amazon", "dslr", "A2D")], [Noise("pair", 0.2)],
+        >>> cells = plan(RunConfig(steps=5), [Task("amazon", "dslr", "A2D")], [Noise("pair", 0.2)],
         ...              [Variant("dance", {"method": "dance"})], [0, 1])
         >>> cells[1].name
         'amazon2dslr_pair0.2_dance_seed1'
@@ -199,10 +119,10 @@ def plan(
     cells = []
     for seed, noise, task, variant in product(seeds, noises, tasks, variants):
         keys = {"row": variant.label, "task": task.label, "noise": noise.label, "seed": seed}
-        settings = {**base, "source": task.source, "target": task.target, "noise": noise.kind, "rate": noise.rate, "seed": seed,
-                    "noise_seed": seed if noise_seed == "same" else int(noise_seed), **variant.settings}  # fmt: skip
+        config = replace(base, source=task.source, target=task.target, noise=noise.kind, rate=noise.rate, seed=seed,
+                         noise_seed=seed if noise_seed == "same" else int(noise_seed), **variant.settings)  # fmt: skip
         words = [f"{task.source}2{task.target}", noise.label.replace(" ", ""), variant.name or variant.label, f"seed{seed}"]
-        cells.append(Cell(folder_name("_".join(words)), keys, settings))
+        cells.append(Cell(folder_name("_".join(words)), keys, config))
     names = [cell.name for cell in cells]
     if len(set(names)) < len(names):
         raise UserError("two cells of the grid have the same folder: use distinct names of domains, methods and matrix files")
@@ -222,13 +142,3 @@ def folder_name(text: str) -> str:
     if name == plain and len(name) <= NAME_LIMIT:
         return name
     return f"{name[: NAME_LIMIT - 7]}-{hashlib.sha256(text.encode('utf-8', 'surrogateescape')).hexdigest()[:6]}"
-
-
-def run_settings(args: argparse.Namespace, defaults: Dict[str, Any]) -> Dict[str, Any]:
-    """The run flags in ``args`` that differ from ``defaults``; the data's folder as an absolute path."""
-    settings = {name: getattr(args, name) for name, value in defaults.items() if getattr(args, name, value) != value}
-    for name in ("overwrite", "resume", "config", "log", "list_hp", "phase"):  # about the grid, not about a cell
-        settings.pop(name, None)
-    if settings.get("root") is not None:
-        settings["root"] = os.path.realpath(settings["root"])
-    return settings

@@ -5,11 +5,11 @@ same run may serve several experiments: its folder is named by what it is, not b
 """
 
 import math
+from dataclasses import replace
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from tllib_ext.errors import UserError
-from tllib_ext.experiments.flags import Grid
-from tllib_ext.experiments.grid import Cell, Noise, Variant, plan
+from tllib_ext.experiments.grid import Cell, Grid, Noise, Variant, plan
 from tllib_ext.experiments.paper import paper_tables
 from tllib_ext.split import PRESETS
 
@@ -57,17 +57,17 @@ def _no_points(text: Optional[str]) -> None:
         raise UserError("--points is for ct_sweep (sizes) and noise_sweep (rates)")
 
 
-def _with_hp(settings: Dict[str, Any], more: List[str]) -> Dict[str, Any]:
+def _with_hparams(settings: Dict[str, Any], more: Dict[str, str]) -> Dict[str, Any]:
     """The settings with further hyper-parameters; without any they stay what every other experiment has."""
-    hp = [*settings.get("hp", []), *more]
-    return {**settings, "hp": hp} if hp else dict(settings)
+    hparams = {**settings.get("hparams", {}), **more}
+    return {**settings, "hparams": hparams} if hparams else dict(settings)
 
 
 def _ablation(grid: Grid, sizes: Optional[str]) -> List[Point]:
     _no_points(sizes)
     rows = []
     for part, label in paper_tables()["variants"].items():
-        settings = _with_hp(grid.variants[0].settings, [f"ablate={part}"] if part else [])
+        settings = _with_hparams(grid.variants[0].settings, {"ablate": part} if part else {})
         rows.append(Variant(label, settings, f"divergence_{part}" if part else "divergence"))
     return [Point(c.keys, c) for c in plan(grid.base, grid.tasks, grid.noises, rows, grid.seeds, grid.noise_seed)]
 
@@ -75,9 +75,9 @@ def _ablation(grid: Grid, sizes: Optional[str]) -> List[Point]:
 def _ct_sweep(grid: Grid, sizes: Optional[str]) -> List[Point]:
     r""":math:`|C_s \cup C_t|` and :math:`C` fixed: what the target gains, the source loses."""
     preset = _PRESETS.get(grid.domains.benchmark or "", "")
-    given = grid.base.get("split") or ("10/10/11" if grid.domains.data == "Glyphs" else None)
+    given = grid.base.split or ("10/10/11" if grid.domains.data == "Glyphs" else None)
     if given is not None:
-        prefix, _, counts = given.rpartition(":")
+        prefix, _, counts = str(given).rpartition(":")
         try:
             a, b, c = (int(part) for part in counts.split("/"))
         except ValueError:
@@ -92,7 +92,8 @@ def _ct_sweep(grid: Grid, sizes: Optional[str]) -> List[Point]:
         if size == c:  # the benchmark's own label sets
             base, mark = grid.base, ""
         else:
-            base, mark = {**grid.base, "split": f"{prefix + ':' if prefix else ''}{a}/{rest - size}/{size}"}, f"_ct{size}"
+            text = f"{prefix + ':' if prefix else ''}{a}/{rest - size}/{size}"
+            base, mark = replace(grid.base, split=text), f"_ct{size}"
         rows = [variant._replace(name=variant.label + mark) for variant in grid.variants]
         for cell in plan(base, grid.tasks, grid.noises, rows, grid.seeds, grid.noise_seed):
             points.append(Point({**cell.keys, "x": size}, cell))
@@ -135,8 +136,9 @@ def _sensitivity(grid: Grid, sizes: Optional[str]) -> List[Point]:
             for value in values:
                 default = math.isclose(value, noise.rate) if flag == "drop_rate" else _DEFAULTS.get(flag) == value
                 own = grid.variants[0].settings
-                change = [] if default else [f"{flag}={value:g}"]
-                row = Variant(symbol, _with_hp(own, change), "_".join(["divergence", *change]))
+                change = {} if default else {flag: f"{value:g}"}
+                name = "_".join(["divergence", *(f"{key}={text}" for key, text in change.items())])
+                row = Variant(symbol, _with_hparams(own, change), name)
                 for cell in plan(grid.base, [task], [noise], [row], grid.seeds, grid.noise_seed):
                     points.append(Point({**cell.keys, "code": noise.code, "x": value}, cell))
     return points

@@ -1,6 +1,5 @@
-"""What ``examples/reproduce.py`` does after parsing: run an experiment of the paper, show it beside the published numbers."""
+"""Run an experiment of the paper and show it beside the published numbers."""
 
-import argparse
 from typing import Any, Dict, List, Optional, Tuple
 
 import numpy as np
@@ -9,7 +8,7 @@ from tllib_ext.errors import UserError
 from tllib_ext.evaluation.openset import DEFINITIONS
 from tllib_ext.experiments.compare import legend, run_grid
 from tllib_ext.experiments.estimate import dry_run_text
-from tllib_ext.experiments.flags import Grid
+from tllib_ext.experiments.grid import Grid
 from tllib_ext.experiments.paper import paper_tables, published, published_ablation
 from tllib_ext.experiments.plans import EXPERIMENTS, SENSITIVITY
 from tllib_ext.report.comparison import write_comparison
@@ -25,21 +24,27 @@ Records = List[Dict[str, Any]]
 Made = Tuple[List[Table], Dict[str, Any]]
 
 
-def reproduce(name: str, args: argparse.Namespace, grid: Grid) -> int:
-    """Run what is missing of an experiment and write its tables and figures; 1 if a cell failed."""
-    experiment = EXPERIMENTS[name]
+def reproduce(name: str, grid: Grid, values: Optional[str] = None) -> int:
+    """Run what is missing of an experiment and write its tables and figures; 1 if a cell failed.
+
+    Args:
+        name (str): of the experiment
+        grid (Grid): its axes
+        values (str, optional): points of a sweep in place of its default ones, ``0,0.2,0.45``
+    """
+    experiment, options = EXPERIMENTS[name], grid.options
     if experiment.methods == "divergence" and [variant.label for variant in grid.variants] != ["divergence"]:
         raise UserError(f"{name} is about the paper's own method: leave out --methods")
-    points = experiment.points(grid, args.points)
+    points = experiment.points(grid, values)
     cells = list({point.cell.name: point.cell for point in points}.values())
-    if args.dry_run:
-        print(f"{name}: {experiment.about}\n{dry_run_text(cells, grid.out, args.jobs, grid.domains.data)}")
+    if options.dry_run:
+        print(f"{name}: {experiment.about}\n{dry_run_text(cells, grid.out, options.jobs, grid.domains.data)}")
         return 0
-    found, notes = run_grid(args, grid, cells)
+    found, notes = run_grid(grid, cells)
     by_cell = {record["cell"]: record for record in found}
     records = [{**by_cell[point.cell.name], **point.keys} for point in points]
-    tables, figures = _SHOWN[name](records, args.metric, grid)
-    legends = [legend(records, args.metric, table) for table in tables]
+    tables, figures = _SHOWN[name](records, options.metric, grid)
+    legends = [legend(records, options.metric, table) for table in tables]
     for table, own, following in zip(tables, legends, [*legends[1:], None]):
         table.legend = [] if own == following else own  # once under several tables that it fits
         print(to_text(table), end="\n\n")

@@ -1,31 +1,25 @@
-"""One cell of a grid on disk: what state its folder is in, how it is run, what it leaves."""
+"""One cell of a grid on disk: the state of its folder, how it is run, what it leaves."""
 
-import argparse
 import json
 import shutil
 import time
 import traceback
 from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
-from tllib_ext.cli.parser import Parser, add_run_arguments
 from tllib_ext.errors import StopRequested, UserError
 from tllib_ext.experiments.grid import Cell
 from tllib_ext.io import write_json
-from tllib_ext.training.run_dir import FREE
+from tllib_ext.training.config import RunConfig
+from tllib_ext.training.run_dir import Lock
+from tllib_ext.training.setting import COUNT_LIMIT
 
-__all__ = ["run_defaults", "read_object", "state_of", "check_cells", "collect", "run_cell", "cell_args", "command_words"]
+__all__ = ["read_object", "state_of", "check_cells", "collect", "run_cell", "cell_config"]
 
 #: heavy files that a table does not need.
 _HEAVY = ("checkpoints", "tb", "model.safetensors")
-
-
-def run_defaults() -> Dict[str, Any]:
-    """Every flag of one run and its default."""
-    parser = Parser()
-    add_run_arguments(parser)
-    return vars(parser.parse_args([]))
 
 
 def read_object(file: Path) -> Dict[str, Any]:
@@ -37,38 +31,52 @@ def read_object(file: Path) -> Dict[str, Any]:
         return {}
 
 
-def _essential(settings: Dict[str, Any]) -> Dict[str, Any]:
-    plain = json.loads(json.dumps(settings))
-    return {name: value for name, value in plain.items() if name not in FREE or name == "root"}
+def _essential(config: RunConfig) -> Dict[str, Any]:
+    """What two runs of one cell must have in common, as plain values."""
+    values = json.loads(json.dumps(config.to_dict()))
+    values["hparams"] = {name: str(value) for name, value in values["hparams"].items()}
+    return {name: values[name] for name in ("root", *RunConfig.essential())}
+
+
+def _recorded(folder: Path) -> Optional[Dict[str, Any]]:
+    """The essential settings in a cell's folder, None if it has none that can be read."""
+    settings = read_object(folder / "cell.json").get("settings")
+    try:
+        return _essential(RunConfig.from_record(settings)) if isinstance(settings, dict) else None
+    except UserError:
+        return None
 
 
 def state_of(cell: Cell, out: Path) -> str:
-    """``finished``, ``other`` (finished with other flags), ``failed``, ``begun`` or ``new``."""
+    """``finished``, ``other`` (made with other settings), ``failed``, ``begun`` or ``new``."""
     folder = Path(out) / "cells" / cell.name
-    same = _essential(read_object(folder / "cell.json").get("settings", {})) == _essential(cell.settings)
-    if read_object(folder / "results.json"):
-        return "finished" if same else "other"
-    if not same:
+    recorded, finished = _recorded(folder), bool(read_object(folder / "results.json"))
+    if recorded is None and not finished:
         return "new"
-    return "failed" if (folder / "error.json").exists() else "begun"
+    if recorded != _essential(cell.config):
+        return "other"
+    return "finished" if finished else "failed" if (folder / "error.json").exists() else "begun"
 
 
 def check_cells(cells: Sequence[Cell], out: Path, overwrite: bool = False) -> List[Cell]:
-    """The cells still to be run; results made with other flags are an error unless they may be replaced."""
+    """The cells still to be run; cells made with other settings are an error unless they may be replaced.
+
+    The caller holds the lock of the grid's folder.
+    """
     states = [(cell, state_of(cell, out)) for cell in cells]
     if overwrite:
         for cell, state in states:
-            if state != "finished":
-                shutil.rmtree(Path(out) / "cells" / cell.name, ignore_errors=True)
+            folder = Path(out) / "cells" / cell.name
+            if state != "finished" and folder.exists():
+                Lock(folder).release()  # a run in it, of whatever process, is an error
+                shutil.rmtree(folder)
     others = [cell for cell, state in states if state == "other"]
     if others and not overwrite:
-        before = _essential(read_object(Path(out) / "cells" / others[0].name / "cell.json").get("settings", {}))
-        now = _essential(others[0].settings)
-        names = [name for name in sorted({*before, *now}) if before.get(name) != now.get(name)]
-        changes = ", ".join(f"{n}: {before.get(n, 'default')} there, {now.get(n, 'default')} now" for n in names)
-        raise UserError(
-            f"{len(others)} finished cells in {out} have other flags ({changes}): choose another --out, or add --overwrite"
-        )
+        before, now = _recorded(Path(out) / "cells" / others[0].name) or {}, _essential(others[0].config)
+        defaults = _essential(RunConfig())
+        shown = lambda values, n: "default" if values.get(n) == defaults[n] else values.get(n)  # noqa: E731
+        changes = ", ".join(f"{n}: {shown(before, n)} there, {shown(now, n)} now" for n in now if before.get(n) != now[n])
+        raise UserError(f"{len(others)} cells in {out} have other settings ({changes}): choose another --out, or add --overwrite")
     return [cell for cell, state in states if state != "finished"]
 
 
@@ -92,23 +100,19 @@ def collect(cells: Sequence[Cell], out: Path) -> List[Dict[str, Any]]:
 def run_cell(cell: Cell, out: Path, keep_models: bool = False) -> Tuple[Optional[str], str]:
     """Run one cell in its folder; returns its error (None if it went well) and a line about it."""
     folder = Path(out) / "cells" / cell.name
-    # An unfinished run of the same flags stays: the run continues from its checkpoint, if it has one.
-    if state_of(cell, out) in ("other", "new") and folder.exists():
-        shutil.rmtree(folder)
+    # An unfinished run of the same settings continues from its checkpoint, if it has one.
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "error.json").unlink(missing_ok=True)
-    about = {"keys": cell.keys, "settings": cell.settings}
+    about = {"keys": cell.keys, "settings": cell.config.changed()}
     write_json(folder / "cell.json", about)
     start = time.perf_counter()
     try:
         with open(folder / "log.txt", "a", encoding="utf-8") as log, redirect_stdout(log), redirect_stderr(log):
-            from tllib_ext.training.build import build, make_deterministic
+            from tllib_ext.training.build import build
             from tllib_ext.training.trainer import train
 
-            args = cell_args(cell, folder)
-            if args.deterministic:
-                make_deterministic()
-            train(build(args))
+            # The recorded command is the cell's own, without what only matters inside of a grid.
+            train(replace(build(cell_config(cell, folder)), given=cell.config))
         results = read_object(folder / "results.json")
         if not results:
             raise RuntimeError("the run ended without results.json")
@@ -135,30 +139,14 @@ def _lighten(folder: Path) -> None:
             path.unlink(missing_ok=True)
 
 
-def cell_args(cell: Cell, folder: Path) -> argparse.Namespace:
-    """The flags of a cell as ``examples/noisy_unida.py`` would parse them."""
-    values = {**run_defaults(), **cell.settings, "log": str(folder)}
-    # Only the last evaluation enters a table.
-    values["eval_every"] = values["eval_every"] or 10**9
-    # A short cell is quicker repeated than saved ten times; a long one is saved by the minutes.
-    values["checkpoint_every"] = values["checkpoint_every"] or 10**9
-    if "no_report" in values:
-        values["no_report"] = True
-    return argparse.Namespace(**values, command=command_words(cell.settings))
-
-
-def command_words(settings: Dict[str, Any]) -> List[str]:
-    """The words after ``python examples/noisy_unida.py`` that repeat a run.
-
-    Examples::
-
-        >>> command_words({"root": "data", "noise": "pair", "hp": ["n=2"], "scratch": True})
-        ['data', '--noise', 'pair', '--hp', 'n=2', '--scratch']
-    """
-    words = [settings["root"]] if settings.get("root") else []
-    for name, value in settings.items():
-        flag = "--" + name.replace("_", "-")
-        if name == "root" or value is None or value is False:
-            continue
-        words += [flag] if value is True else [flag, *map(str, value if isinstance(value, list) else [value])]
-    return words
+def cell_config(cell: Cell, folder: Path) -> RunConfig:
+    """The configuration of a cell in its folder."""
+    config = cell.config
+    return replace(
+        config,
+        log=str(folder),
+        eval_every=config.eval_every or COUNT_LIMIT,  # only the last evaluation enters a table
+        # A short cell is quicker repeated than saved ten times; a long one is saved by the minutes.
+        checkpoint_every=config.checkpoint_every or COUNT_LIMIT,
+        no_report=True,
+    )

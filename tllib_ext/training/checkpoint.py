@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from tllib_ext.errors import UserError
 from tllib_ext.io import atomic_path
 from tllib_ext.methods.base import Method
+from tllib_ext.training.earlier import upgrade
 
 __all__ = ["save_checkpoint", "load_checkpoint", "save_model", "load_model", "load_method"]
 
@@ -44,7 +45,7 @@ def load_checkpoint(folder: Path) -> Optional[Dict[str, Any]]:
     except Exception as error:  # damaged or made by something else
         raise UserError(f"cannot read the checkpoint {file}: {str(error).splitlines()[0][:200]}") from None
     if not isinstance(state, dict) or state.get("format") != FORMAT:
-        raise UserError(f"{file} is not a checkpoint of this version (format {FORMAT}): start anew in another --log folder")
+        raise UserError(f"{file} is not a checkpoint of this version (format {FORMAT}): start anew in another folder")
     return state
 
 
@@ -83,7 +84,7 @@ def load_model(file: os.PathLike) -> Any:
     for name, value in tensors.items():
         part, _, rest = name.partition(".")
         parts.setdefault(part, {})[rest] = value
-    return metadata, parts["method"], parts["frozen"]
+    return upgrade(metadata), parts["method"], parts["frozen"]
 
 
 def load_method(method: Method, tensors: Dict[str, Tensor], where: Any) -> None:

@@ -1,4 +1,4 @@
-"""``--compile``: the backbone through ``torch.compile``, where that works."""
+"""``compile=True``: the backbone through ``torch.compile``, where that works."""
 
 from contextlib import nullcontext
 from typing import Any, Callable, Optional
@@ -26,7 +26,7 @@ def compile_network(network: nn.Module, device: torch.device, say: Callable[[str
     """
     reason = why_not(device)
     if reason is not None:
-        say(f"--compile does not work here, training without it: {reason}")
+        say(f"torch.compile does not work here, training without it: {reason}")
         return False
     network.compile()
     return True

@@ -1,6 +1,5 @@
-"""What a run says on the terminal."""
+"""What a run prints on the terminal."""
 
-import argparse
 import dataclasses
 from pathlib import Path
 from typing import Any, Dict, Optional
@@ -8,15 +7,16 @@ from typing import Any, Dict, Optional
 from prettytable import PrettyTable
 
 from tllib_ext.distributed import world_size
-from tllib_ext.training.build import RunParts, method_class, method_options, parse_hparams
+from tllib_ext.training.build import RunParts
+from tllib_ext.training.config import RunConfig
+from tllib_ext.training.resolve import parse_hparams
 
 __all__ = ["hparams_table", "head", "progress_line", "tail"]
 
 
-def hparams_table(args: argparse.Namespace) -> str:
-    """The method's hyper-parameters, their values under the given flags and where these come from."""
-    cls = method_class(args.method)
-    values = parse_hparams(cls, args.preset, method_options(args))
+def hparams_table(config: RunConfig) -> str:
+    """The method's hyper-parameters, their values in this configuration and where these come from."""
+    values = parse_hparams(config)
     table = PrettyTable(["name", "value", "source", "meaning"], align="l")
     for f in dataclasses.fields(values):
         table.add_row([f.name, getattr(values, f.name), f.metadata.get("source", ""), f.metadata.get("help", "")])
@@ -25,22 +25,22 @@ def hparams_table(args: argparse.Namespace) -> str:
 
 def head(parts: RunParts, folder: Path) -> str:
     """What is about to be trained on what."""
-    args, noisy = parts.args, parts.noisy
+    config, noisy = parts.config, parts.noisy
     matrix = noisy.realised_transition
     spread = f"diagonal of the realised matrix {matrix.diagonal().min():.2f} to {matrix.diagonal().max():.2f}"
     parameters = sum(p.numel() for p in parts.method.parameters())
-    draw = f"{args.noise} {args.rate:g} ({args.noise_mode}, seed {args.noise_seed})"
-    seen = args.steps * args.batch_size * world_size()
-    batch = f"{args.batch_size}" if world_size() == 1 else f"{world_size()} x {args.batch_size}"
+    draw = f"{config.noise} {config.rate:g} ({config.noise_mode}, seed {config.noise_seed})"
+    seen = config.steps * config.batch_size * world_size()
+    batch = f"{config.batch_size}" if world_size() == 1 else f"{world_size()} x {config.batch_size}"
     labelled, split = parts.target.view.targets is not None, parts.data.split
     classes = f"{split.num_source} classes: {', '.join(split.source_classes)}\n  the target may hold any of them, and others"
     wrong = f"{noisy.is_flipped.sum()} of {len(noisy)} labels wrong, {noisy.realised_rate:.2%}; {spread}"
     return "\n".join([
-        f"{args.method} on {args.data}: {parts.data.source_name} ({len(parts.source)} images) to "
+        f"{config.method} on {config.data}: {parts.data.source_name} ({len(parts.source)} images) to "
         f"{parts.data.target_name} ({len(parts.target)} images{'' if labelled else ', unlabelled'})",
         split.table() if labelled else classes,
-        "label noise: none simulated" if args.noise == "none" else f"label noise: {draw}; {wrong}",
-        f"{args.steps} steps of {batch} + {batch}: {seen / len(parts.source):.1f} passes over the source, "
+        "label noise: none simulated" if config.noise == "none" else f"label noise: {draw}; {wrong}",
+        f"{config.steps} steps of {batch} + {batch}: {seen / len(parts.source):.1f} passes over the source, "
         f"{seen / len(parts.target):.1f} over the target; {parameters:,} parameters on {parts.device}",
         f"files: {folder}",
     ])  # fmt: skip

@@ -36,13 +36,13 @@ class RunOutputs:
 
 
 def compute_outputs(parts: RunParts, with_map: bool = True) -> RunOutputs:
-    """Ask the trained method what the files need; every process takes part and gets the whole answer.
+    """Compute with the trained method what the files need; every process takes part and gets the whole result.
 
     Args:
         parts (RunParts): the run, after training
         with_map (bool): also features of some samples, for the t-SNE map
     """
-    method, seed = parts.method, parts.args.seed
+    method, seed = parts.method, parts.config.seed
     audit = method.audit.merged()
     gaps = np.flatnonzero(audit.visits.cpu().numpy() == 0)
     fallback = None
@@ -67,7 +67,7 @@ def write_outputs(parts: RunParts, folder: Path, outputs: RunOutputs) -> Dict[st
         what belongs in ``results.json``: how well wrong labels were found, where they are known, and the estimated rate
     """
     noisy, split = parts.noisy, parts.data.split
-    clean = None if parts.args.noise == "none" else noisy.clean_targets
+    clean = None if parts.config.noise == "none" else noisy.clean_targets
     model = _label_model(parts)
     posterior = None if model is None else model.responsibilities
     audit = audit_labels(outputs.audit, noisy.targets, posterior, outputs.fallback)
@@ -81,7 +81,7 @@ def write_outputs(parts: RunParts, folder: Path, outputs: RunOutputs) -> Dict[st
         write_transition(folder / "transition.csv", model.transition, split.source_classes)
     if outputs.features is not None:
         group = groups_of(len(outputs.source_index), parts.target.view.targets, outputs.target_index, split.unknown)
-        points = tsne(outputs.features, parts.args.seed)
+        points = tsne(outputs.features, parts.config.seed)
         index = np.r_[outputs.source_index, outputs.target_index]
         write_feature_map(folder / "tsne.csv", FeatureMap(group, index, points[:, 0], points[:, 1]))
     return results
@@ -92,4 +92,4 @@ def _label_model(parts: RunParts) -> Any:
     known = getattr(parts.method, "label_model", None)
     if known is not None or parts.source.features is None or len(parts.noisy) > LABEL_MODEL_LIMIT:
         return known
-    return estimate_once(parts.source.features, parts.noisy.targets, parts.data.split.num_source, parts.args.seed)
+    return estimate_once(parts.source.features, parts.noisy.targets, parts.data.split.num_source, parts.config.seed)

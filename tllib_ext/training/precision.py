@@ -30,9 +30,9 @@ class Precision:
         if name == "auto":
             name = "fp32" if device.type != "cuda" else "bf16" if torch.cuda.is_bf16_supported() else "fp16"
         if name not in PRECISIONS:
-            raise UserError(f"--precision {name!r}: expected one of {', '.join(PRECISIONS)}")
+            raise UserError(f"precision={name!r}: expected one of {', '.join(PRECISIONS)}")
         if name in ("tf32", "fp16") and device.type != "cuda":
-            raise UserError(f"--precision {name} needs a CUDA device, this is {device}: use fp32 or bf16")
+            raise UserError(f"precision={name!r} needs a CUDA device, this is {device}: use fp32 or bf16")
         self.name, self.device = name, device
         #: scales float16 gradients out of the underflow; None for the other formats
         self.scaler: Optional[Any] = torch.amp.GradScaler(device.type) if name == "fp16" else None

@@ -1,6 +1,6 @@
 """Run a network over a whole domain, shared out among the processes and merged in list order."""
 
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Callable, List, Optional, Tuple
 
 import numpy as np
 import torch
@@ -40,7 +40,7 @@ def over_domain(
 
 
 def predict_domain(method: Method, domain: Domain, batch: int = 128, title: Optional[str] = None) -> Prediction:
-    """The method's word on every image, as arrays in list order."""
+    """The method's prediction of every image, as arrays in list order."""
     return Prediction(*over_domain(lambda x: tuple(method.predict(x)), method, domain, batch, title))
 
 
@@ -63,8 +63,3 @@ def features_of(backbone: nn.Module, domain: Domain, batch: int = 128, title: Op
     """Features of a whole domain in list order, :math:`(N, D)` on the CPU."""
     (features,) = over_domain(lambda x: (backbone(x),), backbone, domain, batch, title)
     return torch.from_numpy(features)
-
-
-def headline(report: Optional[OpenSetReport]) -> Dict[str, Any]:
-    """The report's scalars, empty without one."""
-    return {} if report is None else report.flat()

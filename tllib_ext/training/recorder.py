@@ -120,9 +120,12 @@ class Recorder:
             self._tb = SummaryWriter(str(self.folder / "tb"), purge_step=self._begin or None)
         return self._tb
 
+    def close(self) -> None:
+        """Write out what tensorboardX still holds."""
+        if self._tb is not None:
+            self._tb.close()
+
     def finish(self, results: Dict[str, Any]) -> None:
-        """Write ``results.json``: its presence says that the run is complete."""
+        """Write ``results.json``: its presence marks the run as complete."""
         if self.active:
-            if self._tb is not None:
-                self._tb.close()
             write_json(self.folder / "results.json", results)

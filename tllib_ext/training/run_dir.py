@@ -1,43 +1,84 @@
-"""A run folder while somebody works in it: the lock, the signals, and whether to go on where it stopped."""
+"""A run folder in use: the lock, the signals, and whether an unfinished run can continue."""
 
 import json
 import os
 import signal
+import stat
 import time
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Mapping, Optional
 
 from tllib_ext.errors import LockHeld, UserError
 from tllib_ext.io import file_lock
+from tllib_ext.training.config import RunConfig
+from tllib_ext.training.earlier import upgrade
 
-__all__ = ["Lock", "Stopper", "differences", "read_config"]
+__all__ = ["Lock", "Stopper", "check_folder", "differences", "read_config", "run_folder"]
 
-#: flags that do not change what a run computes.
-FREE = {"command", "log", "overwrite", "resume", "workers", "cache", "device", "phase", "config", "download", "list_hp",
-        "checkpoint_every", "checkpoint_minutes", "keep", "no_report", "quiet", "check", "root", "on_nonfinite"}  # fmt: skip
+#: keys of ``config.json`` that say where a run came from, not what it computes.
+_ORIGIN = {"command", "phase", "config", "list_hp", "quiet"}
+#: what a grid and a run that was killed at its start leave in a folder before there is a ``config.json``.
+_BEFORE = {".lock", "cell.json", "log.txt", "error.json"}
+
+
+def run_folder(config: RunConfig) -> Path:
+    """The folder of a run: :attr:`RunConfig.log`, or a name made of its settings; a finished run is never replaced unasked."""
+    if config.log is not None:
+        folder = Path(config.log)
+        if (folder / "results.json").exists() and not config.overwrite:
+            raise UserError(f"{folder} holds a finished run: add overwrite=True, or choose another log folder")
+        return folder
+    noise = "clean" if config.noise == "none" else f"{Path(str(config.noise)).stem}_{config.rate:g}"
+    task = f"{config.source}2{config.target}"
+    parts = [config.data.replace(":", "-"), task, noise, config.method.replace(":", "-"), f"seed{config.seed}"]
+    folder, number = Path("runs") / "_".join(parts), 1
+    while (folder / "results.json").exists():
+        number += 1
+        folder = Path("runs") / "_".join([*parts, str(number)])
+    return folder
 
 
 class Lock:
     """Holds ``FOLDER/.lock`` until :meth:`release` or the end of the process; a folder in use is an error."""
 
     def __init__(self, folder: Path):
+        _check_regular(folder / ".lock")
         self._stack = ExitStack()
         try:
             self._stack.enter_context(file_lock(folder / ".lock", blocking=False))
         except LockHeld:
-            raise LockHeld(f"{folder} is in use by another run: wait for it, or choose another --log") from None
+            raise LockHeld(f"{folder} is in use by another run: wait for it, or choose another folder") from None
 
     def release(self) -> None:
         """Let others in."""
         self._stack.close()
 
 
-class Stopper:
-    """Notices SIGINT and SIGTERM so that the loop can finish its step; a second signal stops at once.
+def _check_regular(file: Path) -> None:
+    """Refuse anything but a regular file: opening a pipe would wait for ever."""
+    try:
+        mode = file.stat().st_mode
+    except OSError:
+        return
+    if not stat.S_ISREG(mode):
+        raise UserError(f"{file} is not a regular file: remove it, or choose another folder")
 
-    Under ``torchrun`` a signal to everybody arrives twice, once from the sender and once passed on by ``torchrun``: there
-    the second one counts only after :attr:`GRACE` seconds.
+
+def check_folder(folder: Path) -> None:
+    """Refuse a folder that holds files and is not a run's: a run replaces and removes files by their names."""
+    if not folder.is_dir() or (folder / "config.json").exists():
+        return
+    foreign = sorted(name for name in os.listdir(folder) if name not in _BEFORE and not name.endswith(".part"))
+    if foreign:
+        raise UserError(f"log={str(folder)!r} is not a run folder and not empty (it holds {foreign[0]}): choose another folder")
+
+
+class Stopper:
+    """Records SIGINT, SIGTERM and SIGHUP so that the loop can finish its step; a second signal ends the process at once.
+
+    Under ``torchrun`` a signal to the process group arrives twice, once from the sender and once passed on by
+    ``torchrun``: there the second one counts only after :attr:`GRACE` seconds.
 
     Examples::
 
@@ -56,10 +97,12 @@ class Stopper:
         self._before: Dict[int, Any] = {}
 
     def __enter__(self) -> "Stopper":
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            if number == signal.SIGHUP and signal.getsignal(number) == signal.SIG_IGN:
+                continue  # nohup: the run is meant to outlive its terminal
             try:
                 self._before[number] = signal.signal(number, self._note)
-            except ValueError:  # not the main thread (a notebook's worker): signals are somebody else's
+            except ValueError:  # not the main thread (a notebook's worker)
                 break
         return self
 
@@ -77,6 +120,7 @@ class Stopper:
 
 def read_config(folder: Path) -> Optional[Dict[str, Any]]:
     """``config.json`` of a run folder, None if there is none."""
+    _check_regular(folder / "config.json")
     try:
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -88,14 +132,15 @@ def read_config(folder: Path) -> Optional[Dict[str, Any]]:
     return config
 
 
-def differences(old: Dict[str, Any], new: Dict[str, Any]) -> List[str]:
-    """Settings that make two configurations different runs, as text.
+def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> List[str]:
+    """Settings that make two ``config.json`` different runs, as text.
 
     Examples::
 
         >>> differences({"lr": 0.1, "workers": 2}, {"lr": 0.2, "workers": 4})
         ['lr 0.1 -> 0.2']
     """
-    new = json.loads(json.dumps(new))
-    keys = sorted((set(old) | set(new)) - FREE)
+    defaults, new = RunConfig().to_dict(), json.loads(json.dumps(new))
+    old = {**{name: value for name, value in defaults.items() if name in new}, **upgrade(old)}
+    keys = sorted((set(old) | set(new)) - (set(defaults) - set(RunConfig.essential())) - _ORIGIN)
     return [f"{key} {old.get(key)} -> {new.get(key)}" for key in keys if old.get(key) != new.get(key)]

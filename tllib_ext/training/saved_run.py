@@ -47,7 +47,7 @@ class SavedRun:
 
     @torch.no_grad()
     def predict(self, rows: Tensor) -> Prediction:
-        """What the run says of images: :math:`(N, R, R, 3)` uint8 pixels, R = ``resize``; arrays on the CPU."""
+        """Predictions of images: :math:`(N, R, R, 3)` uint8 pixels, R = ``resize``; arrays on the CPU."""
         x = Augment(self.crop).centre(rows.to(self.device))
         if self.frozen is not None:
             x = torch.cat([self.frozen(part).float() for part in x.split(_FROZEN_BATCH)])
@@ -62,12 +62,12 @@ def load_run(folder: Union[str, Path], device: Union[str, torch.device] = "cpu")
     """
     folder, device = Path(folder), torch.device(device)
     if not folder.is_dir():
-        raise UserError(f"no run folder {folder}: expected the --log FOLDER of a finished run")
+        raise UserError(f"no run folder {folder}: expected the folder of a finished run")
     metadata, tensors, frozen_tensors = load_model(folder / "model.safetensors")
     try:
         if metadata["arch"] is None:
             raise UserError(
-                f"the run in {folder} was trained on features and has no image backbone: predict.py needs a run on images"
+                f"the run in {folder} was trained on features and has no image backbone: only a run on images can label images"
             )
         split, image = LabelSplit(**metadata["split"]), metadata["image"]
         resize, crop = int(image["resize"]), int(image["crop"])
@@ -94,4 +94,6 @@ def _networks(metadata: Dict[str, Any], frozen_tensors: Dict[str, Tensor], folde
     except RuntimeError as error:
         reason = str(error).splitlines()[-1].strip()
         raise UserError(f"the frozen backbone in {folder} does not fit {metadata['arch']}: {reason}") from None
-    return FeatureBottleneck(backbone.out_features, metadata["bottleneck"], metadata.get("bottleneck_norm", "batch")), backbone
+    return FeatureBottleneck(
+        backbone.out_features, metadata["bottleneck_dim"], metadata.get("bottleneck_norm", "batch")
+    ), backbone

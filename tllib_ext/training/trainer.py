@@ -1,9 +1,8 @@
-"""One run from flags to files."""
+"""One run from its parts to its files."""
 
-import argparse
 import time
 from pathlib import Path
-from typing import Any, Callable, Dict, Optional, Tuple
+from typing import Any, Callable, Dict, NamedTuple, Optional, Tuple
 
 import numpy as np
 from tqdm import tqdm
@@ -11,6 +10,7 @@ from tqdm import tqdm
 from tllib_ext.distributed import gather_objects, mean_numbers, rank, world_size
 from tllib_ext.errors import NonFiniteLoss, StopRequested, UserError, printable
 from tllib_ext.evaluation.files import write_predictions
+from tllib_ext.evaluation.openset import OpenSetReport
 from tllib_ext.io import remove_temporary_files
 from tllib_ext.methods.context import Context
 from tllib_ext.methods.loss_history import LossHistory
@@ -24,44 +24,37 @@ from tllib_ext.training.players import SGDPlayers
 from tllib_ext.training.precision import Precision
 from tllib_ext.training.predict import features_of, predict_domain, report_on
 from tllib_ext.training.recorder import Recorder
-from tllib_ext.training.run_dir import Lock, Stopper, differences, read_config
+from tllib_ext.training.run_dir import Lock, Stopper, check_folder, differences, read_config, run_folder
 from tllib_ext.training.tensorboard import add_evaluation
 from tllib_ext.vision.datasets.sampling import BalancedBatches, ShuffledBatches
 
-__all__ = ["train", "run_folder"]
+__all__ = ["Outcome", "train"]
 
 
-def run_folder(args: argparse.Namespace) -> Path:
-    """``--log``, or a name made of what the run is; a finished run is never overwritten unasked."""
-    if args.log is not None:
-        folder = Path(args.log)
-        if (folder / "results.json").exists() and not args.overwrite:
-            raise UserError(f"{folder} holds a finished run: add --overwrite, or choose another --log")
-        return folder
-    noise = "clean" if args.noise == "none" else f"{Path(args.noise).stem}_{args.rate:g}"
-    task = f"{args.source}2{args.target}"
-    parts = [args.data.replace(":", "-"), task, noise, args.method.replace(":", "-"), f"seed{args.seed}"]
-    folder, number = Path("runs") / "_".join(parts), 1
-    while (folder / "results.json").exists():
-        number += 1
-        folder = Path("runs") / "_".join([*parts, str(number)])
-    return folder
+class Outcome(NamedTuple):
+    """A finished run: its folder, the content of ``results.json``, and the report of the last evaluation."""
+
+    folder: Path
+    results: Dict[str, Any]
+    report: Optional[OpenSetReport]
 
 
-def train(parts: RunParts, write_report: Optional[Callable[[Path], Any]] = None) -> Dict[str, Any]:
-    """Train, evaluate, write the run folder; returns ``results.json``.
+def train(parts: RunParts, write_report: Optional[Callable[[Path, Dict[str, Any]], Any]] = None) -> Outcome:
+    """Train, evaluate, write the run folder.
 
     Args:
         parts (RunParts): the run, built and checked
-        write_report (callable, optional): makes plots and page from the finished folder
+        write_report (callable, optional): makes plots and page from the folder and the content of ``results.json``
 
-    An unfinished run of the same settings in the folder goes on where its last checkpoint stands.
+    An unfinished run of the same settings in the folder continues from its last checkpoint.
     """
     # One process decides: the others could see a folder that the first has just made.
-    folder = gather_objects(run_folder(parts.args))[0]
-    lock = Lock(folder) if rank() == 0 else None
+    folder = gather_objects(run_folder(parts.config))[0]
+    lock = None
     try:
-        if lock is not None:
+        if rank() == 0:
+            check_folder(folder)
+            lock = Lock(folder)
             remove_temporary_files(folder)
         with Stopper() as stopper:
             return _Training(parts, folder, stopper, write_report).run()
@@ -74,45 +67,58 @@ def train(parts: RunParts, write_report: Optional[Callable[[Path], Any]] = None)
 class _Training:
     """The state that lives for one call of :func:`train`."""
 
-    def __init__(self, parts: RunParts, folder: Path, stopper: Stopper, write_report: Optional[Callable[[Path], Any]] = None):
+    def __init__(
+        self,
+        parts: RunParts,
+        folder: Path,
+        stopper: Stopper,
+        write_report: Optional[Callable[[Path, Dict[str, Any]], Any]] = None,
+    ):
         self.write_report = write_report
-        args, method = parts.args, parts.method
-        self.parts, self.args, self.method, self.folder, self.stopper = parts, args, method, folder, stopper
-        self.precision = Precision(args.precision, parts.device)
+        config, method = parts.config, parts.method
+        self.parts, self.config, self.method, self.folder, self.stopper = parts, config, method, folder, stopper
+        self.precision = Precision(config.precision, parts.device)
         self.say = (lambda text: tqdm.write(printable(text))) if rank() == 0 else (lambda text: None)
         self.recorder = Recorder(folder, active=rank() == 0)
         state = gather_objects(self._unfinished() if rank() == 0 else None)[0]
         self.say(head(parts, folder))
         method.audit = LossHistory(len(parts.noisy), parts.data.split.num_source, parts.device)
         method.prepare(_context(parts, self.say))
-        # Before a checkpoint is loaded: a method that changes its mind about labels later was asked at the beginning.
-        labels, batch = method.balance_labels(parts.noisy.targets), args.batch_size * world_size()
-        self.samplers = (BalancedBatches(labels, batch, args.seed), ShuffledBatches(len(parts.target), batch, args.seed))
-        self.play = SGDPlayers(method.players(), args.lr, args.steps, scaler=self.precision.scaler, schedule=method.lr_factor)
-        self.play.check_at_once = args.on_nonfinite == "skip"
+        # Before a checkpoint is loaded: a method may change these labels later, the batches depend on the first ones.
+        labels, batch = method.balance_labels(parts.noisy.targets), config.batch_size * world_size()
+        self.samplers = (BalancedBatches(labels, batch, config.seed), ShuffledBatches(len(parts.target), batch, config.seed))
+        self.play = SGDPlayers(
+            method.players(), config.lr, config.steps, config.momentum, config.weight_decay, scaler=self.precision.scaler,
+            schedule=method.lr_factor,
+        )  # fmt: skip
+        self.play.check_at_once = config.on_nonfinite == "skip"
         self.meter, self.start, self.skipped = Meter(), 0, 0
         self.last: Dict[str, Any] = {}
         self.saved_at = time.monotonic()
         if state is None:
-            self.recorder.start(parts.config())
+            self.recorder.start(parts.record())
         else:
             self._restore(state)
 
     def _unfinished(self) -> Optional[Dict[str, Any]]:
         """The checkpoint to go on from, after making sure that it belongs to this run."""
-        args, config = self.args, read_config(self.folder)
-        if args.overwrite or config is None:
-            if args.resume:
-                raise UserError(f"--resume: there is no run in {self.folder} to go on with")
+        config, record = self.config, read_config(self.folder)
+        changed = differences(record, self.parts.record()) if record is not None else []
+        # An interrupted run that was to replace another one continues by the same command.
+        replaced = config.overwrite and (changed or (self.folder / "results.json").exists())
+        if record is None or replaced:
+            if config.resume:
+                raise UserError(f"resume=True: there is no run in {self.folder} to continue")
             self.recorder.clear()
             return None
-        changed = differences(config, self.parts.config())
         if changed:
             shown = "; ".join(changed[:3])
-            raise UserError(f"{self.folder} holds another, unfinished run ({shown}): choose another --log, or --overwrite")
+            raise UserError(
+                f"{self.folder} holds another, unfinished run ({shown}): choose another log folder, or add overwrite=True"
+            )
         state = load_checkpoint(self.folder)
-        if state is None and args.resume:
-            raise UserError(f"--resume: {self.folder} has no checkpoint yet; leave out --resume to start it anew")
+        if state is None and config.resume:
+            raise UserError(f"resume=True: {self.folder} has no checkpoint yet; leave out resume to start it anew")
         if state is None:
             self.recorder.keep_before(0)
         return state
@@ -126,9 +132,9 @@ class _Training:
             self.start, self.skipped = int(state["step"]), int(state["skipped"])
         except (KeyError, IndexError, TypeError, ValueError, AttributeError, RuntimeError) as error:
             reason = " ".join(str(error).split())[:200]
-            raise UserError(f"the checkpoint in {self.folder} does not fit this run: {reason}; try --overwrite") from None
+            raise UserError(f"the checkpoint in {self.folder} does not fit this run: {reason}; add overwrite=True") from None
         self.recorder.keep_before(self.start)
-        self.say(f"going on at step {self.start} of {self.args.steps} from {self.folder / 'checkpoints' / 'last.pt'}")
+        self.say(f"going on at step {self.start} of {self.config.steps} from {self.folder / 'checkpoints' / 'last.pt'}")
 
     def save(self, done: int, name: str = "last", **more: Any) -> None:
         """Write a checkpoint; every process takes part."""
@@ -138,50 +144,59 @@ class _Training:
         if rank() == 0:
             state = {"step": done, "method": self.method.state_dict(), "play": self.play.state_dict(), "audit": audit,
                      "meter": meter, "skipped": self.skipped, **more}  # fmt: skip
-            save_checkpoint(self.folder, state, self.args.keep, name)
+            save_checkpoint(self.folder, state, self.config.keep, name)
         self.saved_at = time.monotonic()
 
     def run(self) -> Dict[str, Any]:
         """The loop, then the outputs."""
-        args, parts = self.args, self.parts
-        steps = range(self.start, args.steps)
+        config, parts = self.config, self.parts
+        steps = range(self.start, config.steps)
         feeds = [domain.train_batches(Steps(sampler, steps.start, steps.stop, rank(), world_size()))
                  for domain, sampler in zip((parts.source, parts.target), self.samplers)]  # fmt: skip
         if self.start and self.evaluation_due(self.start):  # checkpoints are written before the evaluation of their step
             self.evaluate(self.start)
-        fit(self.method, self.play, *feeds, steps, args.seed, self.precision.autocast, self.after_step, self.meter,
+        fit(self.method, self.play, *feeds, steps, config.seed, self.precision.autocast, self.after_step, self.meter,
             self.nonfinite)  # fmt: skip
         # The first process's: another one could read the recorded lines before they are written.
         results = gather_objects(self.results() if rank() == 0 else None)[0]
-        outputs = compute_outputs(parts, with_map=not args.no_report)
+        outputs = compute_outputs(parts, with_map=not config.no_report)
         if rank() == 0:
             _write_outputs(parts, self.folder, self.last)
             results.update(write_outputs(parts, self.folder, outputs))
+            self.recorder.close()
+            if not config.no_report and self.write_report is not None:
+                self.write_report(self.folder, results)
+        # Last: a run that is stopped in between continues from its last checkpoint and makes the other files again.
+        stop = max(gather_objects(self.stopper.signal or 0))
+        if stop:
+            raise self.stopped(stop, config.steps)
         self.recorder.finish(results)
-        if rank() == 0 and not args.no_report and self.write_report is not None:
-            self.write_report(self.folder)
         self.say(tail(self.last["report"], results, self.folder))
-        return results
+        return Outcome(self.folder, gather_objects(results)[0], self.last["report"])
+
+    def stopped(self, number: int, done: int) -> StopRequested:
+        """What ends a run after a signal."""
+        return StopRequested(number, f"stopped after step {done}, saved in {self.folder}; the same command goes on from there")
 
     def evaluation_due(self, done: int) -> bool:
         """Whether the target is evaluated after this many steps."""
-        return done % self.args.eval_every == 0 or done == self.args.steps
+        return done % self.config.eval_every == 0 or done == self.config.steps
 
     def after_step(self, done: int) -> None:
-        """Checkpoint, signals, evaluation, in this order: a long evaluation holds up nobody who wants to stop."""
-        args = self.args
+        """Checkpoint, signals, evaluation, in this order: a long evaluation does not delay a stop."""
+        config = self.config
         stop, late = self.agreed(done)
-        if done % args.checkpoint_every == 0 or done == args.steps or stop or late:
+        if done % config.checkpoint_every == 0 or done == config.steps or stop or late:
             self.check_pending()
             self.save(done)
         if stop:
-            raise StopRequested(stop, f"stopped after step {done}, saved in {self.folder}; the same command goes on from there")
+            raise self.stopped(stop, done)
         if self.evaluation_due(done):
             self.evaluate(done)
 
     def agreed(self, done: int) -> Tuple[Optional[int], bool]:
         """The signal that asked for a stop, and whether a checkpoint is late; several processes agree every ten steps."""
-        late = (time.monotonic() - self.saved_at) / 60 > self.args.checkpoint_minutes
+        late = (time.monotonic() - self.saved_at) / 60 > self.config.checkpoint_minutes
         if world_size() == 1:
             return self.stopper.signal, late
         if done % 10:
@@ -197,9 +212,9 @@ class _Training:
             self.nonfinite(error)
 
     def nonfinite(self, error: NonFiniteLoss) -> None:
-        """Save the state for a look and stop, or (``--on-nonfinite skip``) count and go on for a while."""
+        """Save the state for a look and stop, or (``on_nonfinite="skip"``) count and go on for a while."""
         self.skipped += 1
-        if self.args.on_nonfinite == "skip" and self.skipped <= max(10, self.args.steps // 100):
+        if self.config.on_nonfinite == "skip" and self.skipped <= max(10, self.config.steps // 100):
             self.say(f"step {error.step} dropped: {error} (number {self.skipped})")
             return
         views = (self.parts.noisy, self.parts.target.view)
@@ -223,7 +238,7 @@ class _Training:
         else:
             record["predicted_unknown"] = float(np.mean(prediction.unknown))
         self.recorder.evaluation(record)
-        if rank() == 0 and not self.args.no_report:
+        if rank() == 0 and not self.config.no_report:
             labels = self.parts.target.view.targets
             unknown = None if labels is None else labels == self.method.split.unknown
             add_evaluation(self.recorder.tensorboard, prediction.score, unknown, done)
@@ -232,13 +247,14 @@ class _Training:
 
     def results(self) -> Dict[str, Any]:
         """``results.json``: the last evaluation, flat; the best one on target labels only under the name oracle."""
-        args, noisy = self.args, self.parts.noisy
+        config, noisy = self.config, self.parts.noisy
         keys = ("method", "preset", "data", "source", "target", "split", "noise", "rate", "noise_mode", "noise_seed", "seed",
                 "steps", "batch_size", "lr", "arch", "freeze_backbone", "precision")  # fmt: skip
-        results = {key: getattr(args, key) for key in keys}
+        results = {key: getattr(config, key) for key in keys}
+        results["split"] = str(config.split)
         results.update(realised_rate=noisy.realised_rate, realised_transition=noisy.realised_transition.tolist())
         results.update({key: value for key, value in self.last["record"].items() if key != "step"})
-        results.update(processes=world_size(), skipped_steps=self.skipped, skipped_images=len(args.skipped_images))
+        results.update(processes=world_size(), skipped_steps=self.skipped, skipped_images=len(self.parts.skipped_images))
         scored = [line for line in self.recorder.lines() if line.get("os") is not None]
         if scored:
             best = max(scored, key=lambda line: line["os"])
@@ -248,11 +264,11 @@ class _Training:
 
 def _context(parts: RunParts, say: Callable[[str], None]) -> Context:
     return Context(
-        steps=parts.args.steps,
+        steps=parts.config.steps,
         num_source=len(parts.source),
         num_target=len(parts.target),
         rate=parts.noisy.rate,
-        seed=parts.args.seed,
+        seed=parts.config.seed,
         source_labels=parts.noisy.targets,
         source_inputs=parts.source.features,
         target_inputs=parts.target.features,
@@ -264,7 +280,7 @@ def _context(parts: RunParts, say: Callable[[str], None]) -> Context:
 
 def _write_outputs(parts: RunParts, folder: Path, last: Dict[str, Any]) -> None:
     view = parts.target.view
-    save_model(folder / "model.safetensors", parts.method, parts.frozen, parts.about_model())
+    save_model(folder / "model.safetensors", parts.method, parts.frozen, parts.model_record())
     write_predictions(
         folder / "predictions.csv", last["prediction"], np.arange(len(view)), view.paths, parts.data.split,
         parts.method.threshold, view.targets,

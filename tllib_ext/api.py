@@ -1,0 +1,70 @@
+"""A run from Python: ``train(RunConfig(…))`` gives what ``tllib-ext train`` gives, and the trained method."""
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Dict, Optional
+
+from tllib_ext.distributed import start
+from tllib_ext.evaluation.files import Predictions
+from tllib_ext.evaluation.openset import OpenSetReport
+from tllib_ext.evaluation.suspects_file import Suspects
+from tllib_ext.methods.base import Method
+from tllib_ext.report.page import write_report
+from tllib_ext.report.run_files import RunFiles, read_run
+from tllib_ext.training import trainer
+from tllib_ext.training.build import build
+from tllib_ext.training.config import RunConfig
+
+__all__ = ["Run", "train"]
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run.
+
+    Args:
+        folder (Path): the run folder, with ``report.html``
+        config (RunConfig): with every default filled in
+        results (dict): the content of ``results.json``: metrics of the last step, settings, the realised noise rate
+        report (OpenSetReport, optional): every metric of the last step; None for an unlabelled target
+        method (Method): the trained method, in evaluation mode
+    """
+
+    folder: Path
+    config: RunConfig
+    results: Dict[str, Any]
+    report: Optional[OpenSetReport]
+    method: Method
+
+    @cached_property
+    def _files(self) -> RunFiles:
+        return read_run(self.folder)
+
+    @property
+    def predictions(self) -> Predictions:
+        """``predictions.csv``: class, score and decision of every target sample."""
+        return self._files.predictions
+
+    @property
+    def suspects(self) -> Optional[Suspects]:
+        """``suspects.csv``: the source labels, the most doubtful first, with a suggestion for each."""
+        return self._files.suspects
+
+
+def train(config: RunConfig) -> Run:
+    """Train one run, evaluate it and write its folder, ``report.html`` included.
+
+    An unfinished run of the same settings in the folder continues from its last checkpoint.
+
+    Args:
+        config (RunConfig): what to train on what; ``RunConfig()`` is the embedded data set
+
+    Examples::
+
+        >>> run = train(RunConfig(root="data/office31", source="A", target="D", noise="pair", rate=0.2))  # doctest: +SKIP
+        >>> run.results["os"], run.report.h_score, run.folder / "report.html"  # doctest: +SKIP
+    """
+    parts = build(replace(config, device=start(config.device)))
+    outcome = trainer.train(parts, write_report)
+    return Run(outcome.folder, parts.config, outcome.results, outcome.report, parts.method.eval())

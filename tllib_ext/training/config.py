@@ -1,0 +1,276 @@
+"""The one list of what a run can be told: the Python call, the command line, YAML files and ``config.json`` derive from it."""
+
+from dataclasses import dataclass, fields
+from functools import partial
+from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional, Union
+
+from tllib_ext.errors import UserError, closest
+from tllib_ext.split import LabelSplit
+from tllib_ext.training.earlier import RENAMED, upgrade
+from tllib_ext.training.setting import (
+    COUNT,
+    DROP_RATE,
+    FLAG,
+    HPARAMS,
+    NOT_NEGATIVE,
+    NUMBER,
+    POSITIVE,
+    RATE,
+    SEED,
+    SPLIT,
+    TEXT,
+    WORKERS,
+    check_fields,
+    choice,
+    setting,
+    settings_of,
+)  # fmt: skip
+
+if TYPE_CHECKING:
+    from tllib_ext.vision.datasets.builder import Data
+
+__all__ = ["RunConfig", "SHORTHANDS"]
+
+#: hyper-parameters given by a field of their own.
+SHORTHANDS = ("drop_rate", "heads", "unknown_rule", "unknown_threshold")
+
+_data = partial(setting, group="data")
+_noise = partial(setting, group="label noise (simulated on the source)")
+_method = partial(setting, group="method")
+_backbone = partial(setting, group="backbone")
+_training = partial(setting, group="training")
+_output = partial(setting, group="output")
+#: what changes where and how a run works, not what it computes.
+_free = {"essential": False}
+#: and may not be set by a file that somebody else wrote.
+_own = {"essential": False, "in_files": False}
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """Everything that defines one training run; frozen, checked when it is made. ``None`` is "the default for this data".
+
+    ``RunConfig()`` is a run on the embedded data set. ``tllib-ext train --help-all`` explains every field: the flag
+    ``--batch-size`` is the field ``batch_size``, ``--hp n=2`` is ``hparams={"n": 2}``.
+
+    Examples::
+
+        >>> config = RunConfig(root="data/office31", source="A", target="D", noise="pair", rate=0.2, hparams={"n": 2})
+        >>> config.batch_size, config.steps
+        (36, None)
+        >>> config.words()
+        ['data/office31', '--source', 'A', '--target', 'D', '--noise', 'pair', '--hp', 'n=2']
+        >>> RunConfig(rate=1.5)
+        Traceback (most recent call last):
+        ...
+        tllib_ext.errors.UserError: rate=1.5: expected a number in [0, 1)
+    """
+
+    root: Optional[str] = _data(
+        None, TEXT, "data folder; without it the embedded glyphs are drawn and used", "root", metavar="DIR", basic=True, **_free
+    )
+    data: str = _data(
+        "auto",
+        TEXT,
+        "Office31, OfficeHome, VisDA2017 (tllib's layout), tllib:NAME (tllib's own class), Glyphs,\n"
+        "folder (DIR/domain/class/image), features (DIR/domain.npz); default: recognised from DIR",
+        "-d",
+        metavar="NAME",
+        basic=True,
+    )
+    source: Optional[str] = _data(
+        None, TEXT, "source: a name, tllib's letter or any beginning (A, amazon, ama)", "-s", metavar="DOMAIN", basic=True
+    )
+    target: Optional[str] = _data(
+        None, TEXT, "target: the same; without class folders it is unlabelled", "-t", metavar="DOMAIN", basic=True
+    )
+    split: Optional[Union[str, LabelSplit]] = _data(
+        None, SPLIT, "shared/source private/target private classes; default: the benchmark's", metavar="a/b/c"
+    )
+    image_size: Optional[int] = _data(
+        None, COUNT, "the network sees crops of N x N of images resized to 8/7 N (default: 224 of 256)", metavar="N"
+    )
+    target_aug: str = _data(
+        "eval", choice("eval", "train"), "augmentation of target training images; the authors' code has none in effect"
+    )
+    cache: str = _data(
+        "auto",
+        choice("auto", "off", "ram", "disk"),
+        "keep decoded images: in memory, or in a file for the next runs too; "
+        "auto: ram below 1 GiB,\ndisk below 16 GiB where there is room ($TLLIB_EXT_CACHE, default ~/.cache/tllib_ext)",
+        **_free,
+    )
+    download: bool = _data(False, FLAG, "allow the network: pretrained weights, and data with -d tllib:NAME", **_own)
+    check: bool = _data(False, FLAG, "open every image before training and list all that cannot be used", **_free)
+    on_bad_image: str = _data(
+        "stop", choice("stop", "skip"), "stop with exit code 2, or check all images and train without the unreadable ones"
+    )
+    allow_outside: bool = _data(False, FLAG, "let list files name images outside of DIR", in_files=False)
+
+    noise: Optional[str] = _noise(
+        None, TEXT, "none, pair, symmetric, or a row-stochastic matrix in a .npy or .csv file", metavar="KIND", basic=True
+    )
+    rate: float = _noise(0.2, RATE, "expected share of wrong labels", metavar="RATE", basic=True)
+    noise_mode: str = _noise(
+        "iid", choice("iid", "exact"), "iid: the authors' draw, bit for bit; exact: exactly round(rate x n) labels of each class"
+    )
+    noise_seed: int = _noise(0, SEED, "seed of the draw, apart from --seed", metavar="N")
+
+    method: str = _method("divergence", TEXT, "name of the method; tllib-ext list shows all", "-m", metavar="NAME", basic=True)
+    preset: Optional[str] = _method(
+        None,
+        TEXT,
+        "named set of hyper-parameters, such as paper (the text, literally); default: the method's first",
+        metavar="NAME",
+    )
+    hparams: Mapping[str, Any] = _method(
+        {},
+        HPARAMS,
+        "hyper-parameters of the method, e.g. --hp eta=0.1 n=2; --list-hp lists them",
+        "--hp",
+        metavar="NAME=VALUE",
+        basic=True,
+    )
+    drop_rate: Optional[Union[float, str]] = _method(
+        None, DROP_RATE, "share of each source batch to drop as wrongly labelled; default: --rate", metavar="RATE"
+    )
+    heads: Optional[int] = _method(None, COUNT, "number of classifier heads (default: 2)", metavar="N")
+    unknown_rule: Optional[str] = _method(None, choice("entropy", "confidence"), "for methods without a detector of their own")
+    unknown_threshold: Optional[float] = _method(None, NUMBER, "of that rule: share of log K, or least confidence", metavar="T")
+
+    arch: Optional[str] = _backbone(
+        None,
+        TEXT,
+        "resnet50 (default), other torchvision ResNets, mobilenet_v2, small_cnn, tllib:NAME, timm:NAME",
+        "-a",
+        metavar="NAME",
+        basic=True,
+    )
+    weights: str = _backbone("default", TEXT, "default (pretrained), none, or a state-dict file", metavar="W")
+    scratch: bool = _backbone(False, FLAG, "train from random weights, same as --weights none")
+    freeze_backbone: bool = _backbone(
+        False, FLAG, "extract features once, keep them on disk, train a bottleneck on top: minutes on a laptop", basic=True
+    )
+    bottleneck_dim: int = _backbone(512, COUNT, "width of that bottleneck", metavar="N")
+    bottleneck_norm: str = _backbone("batch", choice("batch", "none"), "normalisation of that bottleneck")
+
+    steps: Optional[int] = _training(
+        None, COUNT, "iterations; default: 5001 (images), 1000 (features), 300 (glyphs)", metavar="N", basic=True
+    )
+    batch_size: int = _training(36, COUNT, "images per domain and step", "-b", metavar="N")
+    lr: float = _training(0.01, POSITIVE, "learning rate of the heads; backbone 0.1x", metavar="LR")
+    momentum: float = _training(0.9, RATE, "of SGD", metavar="M")
+    weight_decay: float = _training(5e-4, NOT_NEGATIVE, "of SGD", metavar="W")
+    workers: int = _training(2, WORKERS, "processes that decode images", "-j", metavar="N", **_free)
+    seed: int = _training(0, SEED, "of the initial weights, batches and augmentation", metavar="N", basic=True)
+    device: str = _training("auto", TEXT, "auto, cpu, cuda, cuda:1, mps", metavar="NAME", **_free)
+    deterministic: bool = _training(
+        False, FLAG, "the same bytes on CUDA too: only deterministic kernels, slower (a CPU run needs no flag)"
+    )
+    precision: str = _training(
+        "auto",
+        choice("auto", "fp32", "tf32", "bf16", "fp16"),
+        "auto: bf16 on CUDA that has it, else fp16; fp32 on a CPU. Losses are always fp32",
+    )
+    batch_norm: str = _training(
+        "global",
+        choice("global", "local"),
+        "under torchrun, over the images of all processes: the same result on any number of "
+        "them;\nor over each one's own: less to exchange, another result",
+    )
+    compile: bool = _training(
+        False, FLAG, "torch.compile on the backbone: equal up to rounding; takes minutes to start and pays in long runs"
+    )
+    eval_every: Optional[int] = _training(None, COUNT, "evaluate every N steps; default: ten times per run", metavar="N")
+    checkpoint_every: Optional[int] = _training(
+        None, COUNT, "save every N steps; default: ten times per run", metavar="N", **_free
+    )
+    checkpoint_minutes: float = _training(
+        15.0, POSITIVE, "and whenever M minutes have passed since the last checkpoint", metavar="M", **_free
+    )
+    keep: int = _training(1, COUNT, "keep the last N checkpoints", metavar="N", **_free)
+    resume: bool = _training(
+        False, FLAG, "refuse to start a new run in --log FOLDER (an unfinished run continues by itself)", **_free
+    )
+    on_nonfinite: str = _training(
+        "stop",
+        choice("stop", "skip"),
+        "a NaN or infinite loss: stop with exit code 3, or drop the step (up to 1 % of them)",
+        **_free,
+    )
+
+    log: Optional[str] = _output(
+        None,
+        TEXT,
+        "run folder; default: runs/<data>_<source>2<target>_<noise>_<method>_seed<N>",
+        metavar="FOLDER",
+        basic=True,
+        **_own,
+    )
+    overwrite: bool = _output(False, FLAG, "replace a finished run in --log FOLDER", **_own)
+    no_report: bool = _output(
+        False, FLAG, "write no plots and no report.html (tllib-ext report makes them later)", **_free)  # fmt: skip
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "RunConfig":
+        """Make a configuration from names and values; an unknown name is an error that lists the closest ones."""
+        known = {f.name for f in fields(cls)}
+        for name in values:
+            if name in RENAMED:
+                raise UserError(f"{name} is called {RENAMED[name]} now")
+            if name not in known:
+                raise UserError(f"unknown setting {name!r}: {closest(name, known)}")
+        return cls(**values)
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> "RunConfig":
+        """The configuration in ``config.json`` or ``cell.json``, also of an earlier release; other keys are left out."""
+        record = upgrade(record)
+        return cls(**{f.name: record[f.name] for f in fields(cls) if f.name in record})
+
+    def to_dict(self) -> Dict[str, Any]:
+        """Every setting as a plain value, for JSON."""
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        split = self.split.to_dict() if isinstance(self.split, LabelSplit) else self.split
+        return {**values, "split": split, "hparams": dict(self.hparams)}
+
+    def changed(self) -> Dict[str, Any]:
+        """The settings that differ from their defaults."""
+        defaults = RunConfig().to_dict()
+        return {name: value for name, value in self.to_dict().items() if value != defaults[name]}
+
+    @classmethod
+    def essential(cls) -> List[str]:
+        """Names of the settings that change what a run computes."""
+        return [name for name, known in settings_of(cls).items() if known.essential]
+
+    def words(self) -> List[str]:
+        """What follows ``tllib-ext train`` to repeat this run: the settings that differ from their defaults."""
+        words: List[str] = []
+        for name, value in self.changed().items():
+            flag = settings_of(type(self))[name].flags[0]
+            if name == "hparams":
+                words += [flag, *(f"{key}={entry}" for key, entry in value.items())]
+            elif name == "split":
+                words += [flag, str(self.split)]
+            else:
+                words += [value] if name == "root" else [flag] if value is True else [flag, str(value)]
+        return words
+
+    def method_options(self) -> Dict[str, Any]:
+        """Hyper-parameters as given: :attr:`hparams` and the fields that are shorthands of some."""
+        given = {name: getattr(self, name) for name in SHORTHANDS}
+        return {**self.hparams, **{name: value for name, value in given.items() if value is not None}}
+
+    def resolve(self, data: Optional["Data"] = None) -> "RunConfig":
+        """A configuration with every default filled in for its data and method; this one stays as it is.
+
+        Args:
+            data (Data, optional): both domains, from :func:`~tllib_ext.training.resolve.open_run_data`
+        """
+        from tllib_ext.training.resolve import resolve
+
+        return resolve(self, data)

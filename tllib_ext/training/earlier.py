@@ -1,0 +1,33 @@
+"""Names and values of earlier releases, in files that this one reads."""
+
+from typing import Any, Dict, Mapping
+
+from tllib_ext.training.setting import HPARAMS
+
+__all__ = ["RENAMED", "upgrade"]
+
+#: names of earlier releases -> today's.
+RENAMED = {"bottleneck": "bottleneck_dim", "hp": "hparams"}
+
+
+def upgrade(record: Mapping[str, Any]) -> Dict[str, Any]:
+    """``config.json``, ``cell.json`` or a model's metadata in today's names, whichever release wrote it.
+
+    Examples::
+
+        >>> upgrade({"bottleneck": 16, "hp": ["n=2"], "preset": "official"})
+        {'preset': 'default', 'bottleneck_dim': 16, 'hparams': {'n': '2'}}
+    """
+    record = dict(record)
+    for old, new in RENAMED.items():
+        if old in record:
+            value = record.pop(old)
+            record.setdefault(new, value)
+    if isinstance(record.get("hparams"), (list, Mapping)):
+        record["hparams"] = HPARAMS.read(record["hparams"])
+        record["hparams"] = {name: "code" if value == "official" else value for name, value in record["hparams"].items()}
+    if record.get("preset") == "official":
+        record["preset"] = "default"
+    if record.get("batch_norm", "") is None:  # one process: both kinds are the same
+        record["batch_norm"] = "global"
+    return record

@@ -1,0 +1,58 @@
+"""Defaults that depend on the data and the method of a run."""
+
+from dataclasses import asdict, replace
+from typing import Any, Optional
+
+from tllib_ext.distributed import world_size
+from tllib_ext.errors import UserError
+from tllib_ext.methods import METHODS
+from tllib_ext.split import LabelSplit
+from tllib_ext.training.config import RunConfig
+from tllib_ext.vision.datasets.builder import Data
+from tllib_ext.vision.datasets.catalog import open_data
+
+__all__ = ["resolve", "open_run_data", "parse_hparams"]
+
+
+def open_run_data(config: RunConfig) -> Data:
+    """Open both domains of a run; no image is decoded yet."""
+    text = config.split if isinstance(config.split, str) else None
+    data = open_data(config.root, config.data, config.source, config.target, text, config.download, config.allow_outside)
+    if isinstance(config.split, LabelSplit):
+        data = replace(data, split=config.split)
+    if config.image_size is not None and not data.is_features:
+        data = replace(data, crop=config.image_size, resize=round(config.image_size * 8 / 7))
+    return data
+
+
+def parse_hparams(config: RunConfig) -> Any:
+    """The hyper-parameters of the configured method: its preset, with the given ones on top."""
+    return METHODS.get(config.method).configure(config.preset, config.method_options())
+
+
+def resolve(config: RunConfig, data: Optional[Data] = None) -> RunConfig:
+    """What :meth:`RunConfig.resolve` returns: a new configuration with every default filled in."""
+    hparams = parse_hparams(config)
+    data = data if data is not None else open_run_data(config)
+    glyphs, is_features = data.name == "Glyphs", data.is_features
+    if is_features and (config.freeze_backbone or config.arch or config.image_size):
+        raise UserError("data='features' has no backbone and no images: leave out arch, freeze_backbone and image_size")
+    steps = config.steps or (300 if glyphs else 1000 if is_features or config.freeze_backbone else 5001)
+    return replace(
+        config,
+        data=data.name,
+        source=data.source_name,
+        target=data.target_name,
+        split=data.split,
+        image_size=None if is_features or (glyphs and config.image_size is None) else data.crop,
+        noise=config.noise or ("pair" if glyphs else "none"),
+        preset=config.preset or next(iter(METHODS.get(config.method).presets)),
+        hparams=asdict(hparams),
+        arch=None if is_features else config.arch or ("small_cnn" if glyphs else "resnet50"),
+        weights="none" if config.scratch and not is_features else config.weights,
+        steps=steps,
+        # One process has all samples of a batch: both kinds are the same.
+        batch_norm=config.batch_norm if world_size() > 1 else "global",
+        eval_every=config.eval_every or max(1, steps // 10),
+        checkpoint_every=config.checkpoint_every or max(1, steps // 10),
+    )

@@ -1,0 +1,193 @@
+"""Fields of a settings dataclass: what each may hold, and what the command line and the help page need to know of it."""
+
+import math
+import os
+from dataclasses import Field, dataclass, field, fields
+from typing import Any, Callable, Dict, List, Mapping, Tuple, TypeVar, Union
+
+from tllib_ext.errors import UserError
+from tllib_ext.split import LabelSplit
+
+__all__ = [
+    "Kind", "Setting", "setting", "settings_of", "read_value", "check_fields", "choice",
+    "TEXT", "FLAG", "COUNT", "SEED", "WORKERS", "RATE", "POSITIVE", "NOT_NEGATIVE", "NUMBER", "DROP_RATE", "SPLIT", "HPARAMS",
+    "COUNT_LIMIT", "SEED_LIMIT",
+]  # fmt: skip
+
+T = TypeVar("T")
+#: the largest number of steps, images per batch …, and the largest seed that every generator takes.
+COUNT_LIMIT, SEED_LIMIT = 10**9, 2**32 - 1
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What a setting may hold.
+
+    Args:
+        read (callable): a value, or its text, to the value; raises ValueError or TypeError for anything else
+        expected (str): what the error message names
+        choices (tuple): the only values, where there are few
+    """
+
+    read: Callable[[Any], Any]
+    expected: str
+    choices: Tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What is known of a field besides its default.
+
+    Args:
+        kind (Kind): what it may hold
+        help (str): one sentence for the help page
+        group (str): the heading it stands under
+        flags (tuple): on the command line; the first one starts with two dashes, except for a positional argument
+        metavar (str, optional): placeholder of the value on the help page
+        basic (bool): whether ``--help`` shows it, or only ``--help-all``
+        essential (bool): whether it changes what a run computes
+        in_files (bool): whether a configuration file may set it
+    """
+
+    kind: Kind
+    help: str
+    group: str
+    flags: Tuple[str, ...]
+    metavar: Union[str, None] = None
+    basic: bool = False
+    essential: bool = True
+    in_files: bool = True
+
+
+def setting(default: Any, kind: Kind, help: str, *flags: str, group: str, **more: Any) -> Any:
+    """A dataclass field with a :class:`Setting`; without a long flag that is made of the field's name."""
+    metadata = {"setting": Setting(kind, help, group, flags, **more)}
+    if isinstance(default, dict):
+        return field(default_factory=dict, metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
+def settings_of(cls: Any) -> Dict[str, Setting]:
+    """The settings of a dataclass by name, flags filled in."""
+    return {f.name: _with_flag(f) for f in fields(cls)}
+
+
+def _with_flag(f: "Field[Any]") -> Setting:
+    known: Setting = f.metadata["setting"]
+    if any(not flag.startswith("-") or flag.startswith("--") for flag in known.flags):
+        return known
+    values = {**vars(known), "flags": (f"--{f.name.replace('_', '-')}", *known.flags)}
+    return Setting(**values)
+
+
+def read_value(name: str, known: Setting, value: Any) -> Any:
+    """The value of a setting, checked; text is converted as the command line converts it.
+
+    Examples::
+
+        >>> rate = Setting(RATE, "share of wrong labels", "noise", ("--rate",))
+        >>> read_value("rate", rate, "0.25")
+        0.25
+        >>> read_value("rate", rate, 1.5)
+        Traceback (most recent call last):
+        ...
+        tllib_ext.errors.UserError: rate=1.5: expected a number in [0, 1)
+    """
+    try:
+        return known.kind.read(value)
+    except UserError:
+        raise
+    except (ValueError, TypeError, OverflowError):
+        raise UserError(f"{name}={_shown(value)}: expected {known.kind.expected}") from None
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 40 else f"{text[:37]}…"
+
+
+def check_fields(config: Any) -> None:
+    """Convert and check every field of a frozen dataclass of settings, for its ``__post_init__``."""
+    for f in fields(config):
+        value = getattr(config, f.name)
+        if value is None and f.default is None:
+            continue
+        object.__setattr__(config, f.name, read_value(f.name, f.metadata["setting"], value))
+
+
+def _text(value: Any) -> str:
+    return str(os.fspath(value))
+
+
+def _flag(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError
+    return value
+
+
+def _whole(low: int, high: int) -> Callable[[Any], int]:
+    def read(value: Any) -> int:
+        if isinstance(value, bool) or (isinstance(value, float) and not value.is_integer()) or not low <= int(value) <= high:
+            raise ValueError
+        return int(value)
+
+    return read
+
+
+def _real(inside: Callable[[float], bool]) -> Callable[[Any], float]:
+    def read(value: Any) -> float:
+        if isinstance(value, bool) or not inside(float(value)):
+            raise ValueError
+        return float(value)
+
+    return read
+
+
+def _drop_rate(value: Any) -> Union[float, str]:
+    """A number, or a word that the method knows."""
+    try:
+        return _real(math.isfinite)(value)
+    except ValueError:
+        return _text(value)
+
+
+def _split(value: Any) -> Union[str, LabelSplit]:
+    if isinstance(value, Mapping):
+        return LabelSplit(**value)
+    return value if isinstance(value, LabelSplit) else _text(value)
+
+
+def _hparams(value: Any) -> Dict[str, Any]:
+    """A mapping, or a list of ``NAME=VALUE``."""
+    if isinstance(value, Mapping):
+        return {str(name): entry for name, entry in value.items()}
+    items: List[str] = [str(entry) for entry in (value if isinstance(value, (list, tuple)) else [value])]
+    for item in items:
+        if "=" not in item:
+            raise UserError(f"hparams: {item!r}: expected NAME=VALUE, e.g. eta=0.1")
+    return {name: text for name, _, text in (item.partition("=") for item in items)}
+
+
+def choice(*names: str) -> Kind:
+    """One of few words."""
+
+    def read(value: Any) -> str:
+        if value not in names:
+            raise ValueError
+        return str(value)
+
+    return Kind(read, f"one of {', '.join(names)}", names)
+
+
+TEXT = Kind(_text, "text")
+FLAG = Kind(_flag, "true or false")
+COUNT = Kind(_whole(1, COUNT_LIMIT), f"a whole number, 1 or more, at most {COUNT_LIMIT}")
+SEED = Kind(_whole(0, SEED_LIMIT), f"a whole number, 0 or more, at most {SEED_LIMIT}")
+WORKERS = Kind(_whole(0, 256), "a whole number, 0 or more, at most 256")
+RATE = Kind(_real(lambda x: 0 <= x < 1), "a number in [0, 1)")
+POSITIVE = Kind(_real(lambda x: 0 < x < math.inf), "a positive number")
+NOT_NEGATIVE = Kind(_real(lambda x: 0 <= x < math.inf), "a number, 0 or more")
+NUMBER = Kind(_real(math.isfinite), "a number")
+DROP_RATE = Kind(_drop_rate, "a number, or a word that the method knows")
+SPLIT = Kind(_split, "a/b/c (shared/source private/target private), a preset's name or a LabelSplit")
+HPARAMS = Kind(_hparams, "names and values")

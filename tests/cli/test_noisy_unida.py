@@ -120,7 +120,7 @@ BAD = {
     "unknown noise": (["{f}", "-s", "alpha", "-t", "beta", "--noise", "pairs"], "did you mean 'pair'"),
     "rows that do not sum to one": (["{f}", "-s", "alpha", "-t", "beta", "--split", "2/0/1", "--noise", "{t}/q.csv"],
                                     "row 1 sums to 0.5"),
-    "split too large": (["{f}", "-s", "alpha", "-t", "beta", "--split", "9/9/9"], "asks for 27 classes, the data has 6"),
+    "split too large": (["{f}", "-s", "alpha", "-t", "beta", "--split", "9/9/9"], "27 classes, the data has 6"),
     "split that is none": (["{f}", "-s", "alpha", "-t", "beta", "--split", "all"], "neither a/b/c"),
     "source = target": (["{f}", "-s", "alpha", "-t", "ALPHA"], "the same domain"),
     "no domains": (["{f}"], "domains here: alpha, beta, gamma"),

@@ -86,10 +86,11 @@ def test_plan_has_every_combination_once():
     cells = plan(RunConfig(steps=7), tasks, parse_noises("P20,S45"), variants, [0, 3], "same")
     assert len(cells) == len({cell.name for cell in cells}) == 16
     last = cells[-1]
+    assert [cell.config.method for cell in cells[-2:]] == ["dance", "divergence"]
     assert last.name == "webcam2amazon_symmetric0.45_divergence_x_seed3"
     assert last.keys == {"row": "w/o x", "task": "W2A", "noise": "symmetric 0.45", "seed": 3}
     assert last.config.changed() == {"steps": 7, "source": "webcam", "target": "amazon", "noise": "symmetric", "rate": 0.45,
-                                     "seed": 3, "noise_seed": 3, "method": "divergence", "hparams": {"n": "1"}}  # fmt: skip
+                                     "seed": 3, "noise_seed": 3, "hparams": {"n": "1"}}  # fmt: skip
     assert all(cell.config.noise_seed == 5 for cell in plan(RunConfig(), tasks, [Noise("pair", 0.2)], variants, [0, 3], "5"))
 
 

@@ -116,7 +116,13 @@ class _Training:
             raise UserError(
                 f"{self.folder} holds another, unfinished run ({shown}): choose another log folder, or add overwrite=True"
             )
-        state = load_checkpoint(self.folder)
+        try:
+            state = load_checkpoint(self.folder)
+        except UserError:
+            if not config.overwrite:
+                raise
+            self.recorder.clear()
+            return None
         if state is None and config.resume:
             raise UserError(f"resume=True: {self.folder} has no checkpoint yet; leave out resume to start it anew")
         if state is None:
@@ -132,7 +138,7 @@ class _Training:
             self.start, self.skipped = int(state["step"]), int(state["skipped"])
         except (KeyError, IndexError, TypeError, ValueError, AttributeError, RuntimeError) as error:
             reason = " ".join(str(error).split())[:200]
-            raise UserError(f"the checkpoint in {self.folder} does not fit this run: {reason}; add overwrite=True") from None
+            raise UserError(f"the checkpoint in {self.folder} does not fit this run: {reason}; remove it to start anew") from None
         self.recorder.keep_before(self.start)
         self.say(f"going on at step {self.start} of {self.config.steps} from {self.folder / 'checkpoints' / 'last.pt'}")
 

@@ -1,8 +1,10 @@
 """Decoded images: the same pixels however they are kept, and no cache that could be wrong."""
 
+import errno
 import multiprocessing
 import os
 import shutil
+import sys
 import time
 from pathlib import Path
 
@@ -159,6 +161,46 @@ def test_files_that_stay_as_they_are_are_read_once(view, tmp_path, monkeypatch):
     (note,) = (path for path in (tmp_path / "contents").iterdir() if path.suffix != ".lock")
     note.write_text("damaged")
     assert cache.pixel_key(view, 16, tmp_path) == first
+
+
+@pytest.fixture
+def read_only(monkeypatch):
+    """``read_only(folder)``: as if its disk could only be read, for root too."""
+
+    def refuse_below(folder):
+        for module in [m for name, m in sys.modules.items() if name.startswith("tllib_ext.")]:
+            for name in ("file_lock", "write_text", "write_cached"):
+                if hasattr(module, name):
+                    monkeypatch.setattr(module, name, refusing(getattr(module, name), Path(folder)))
+
+    def refusing(function, folder):
+        def call(path, *args, **kwargs):
+            if folder in Path(path).parents:
+                raise OSError(errno.EROFS, "Read-only file system", str(path))
+            return function(path, *args, **kwargs)
+
+        return call
+
+    return refuse_below
+
+
+@pytest.mark.parametrize("touched", [False, True])
+def test_a_complete_cache_of_pixels_may_be_read_only(view, tmp_path, read_only, touched):
+    first = DiskPixels(view, 16, tmp_path)._store.clone()
+    read_only(tmp_path)
+    if touched:  # the digest of the contents is computed again and cannot be stored
+        os.utime(view.path(0))
+    assert torch.equal(DiskPixels(view, 16, tmp_path)._store, first)
+    with pytest.raises(OSError, match="Read-only"):
+        DiskPixels(view, 17, tmp_path)
+
+
+def test_a_complete_cache_of_features_may_be_read_only(run_example, image_root, tmp_path, read_only):
+    words = [image_root, "-s", "photo", "-t", "sketch", "-a", "small_cnn", "-b", 4, "--steps", 2, "--freeze-backbone", "-j", 0]
+    assert run_example("noisy_unida", *words, "--no-report", "--log", "first")[0] == 0
+    read_only(tmp_path / "cache")
+    code, _, err = run_example("noisy_unida", *words, "--no-report", "--log", "second")
+    assert code == 0, err
 
 
 def test_nobody_writes_to_the_file_through_the_array(view, tmp_path):

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from tllib_ext.errors import UserError
 from tllib_ext.split import PRESETS, LabelSplit
+from tllib_ext.vision.datasets import NOISES
 from tllib_ext.vision.datasets.imagelist import ImageList
 from tllib_ext.vision.datasets.noises import transition_matrix
 from tllib_ext.vision.datasets.noisy import NoisyLabels, draw_labels
@@ -142,3 +143,32 @@ def test_bad_matrix_files(tmp_path, text, message):
 def test_bad_noise(noise, rate, message):
     with pytest.raises(UserError, match=message):
         transition_matrix(noise, rate, 3)
+
+
+def test_a_noise_that_depends_on_the_instance(monkeypatch):
+    def even_rows(rate, num_classes, samples):
+        assert samples.features is None and len(samples.paths) == len(samples.labels)
+        rows = np.eye(num_classes)[samples.labels]
+        rows[::2] = (1 - 2 * rate) * rows[::2] + 2 * rate * np.roll(rows[::2], 1, axis=1)
+        return rows
+
+    even_rows.per_sample = True
+    monkeypatch.setattr(NOISES, "_entries", dict(NOISES._entries))
+    NOISES.register("even_rows", even_rows)
+    view = UniversalView(Listed, SPLIT, "source")
+    noisy, again = (NoisyLabels(view, "even_rows", 0.3, seed=2) for _ in range(2))
+    assert np.array_equal(noisy.targets, again.targets) and not noisy.is_flipped[1::2].any()
+    assert 0.2 < noisy.realised_rate < 0.4 and noisy.rate == pytest.approx(0.3)
+    assert np.allclose(noisy.transition, transition_matrix("pair", 0.3, 3), atol=0.01)
+    with pytest.raises(UserError, match="drawn iid only"):
+        NoisyLabels(view, "even_rows", 0.3, mode="exact")
+    with pytest.raises(UserError, match="no transition matrix"):
+        transition_matrix("even_rows", 0.3, 3)
+
+
+@pytest.mark.parametrize("matrix, message", [(np.eye(2), "shape"), (np.full((3, 3), 0.5), "sums to 1.5")])
+def test_a_registered_noise_is_checked(monkeypatch, matrix, message):
+    monkeypatch.setattr(NOISES, "_entries", dict(NOISES._entries))
+    NOISES.register("wrong", lambda rate, num_classes: matrix)
+    with pytest.raises(UserError, match=message):
+        transition_matrix("wrong", 0.2, 3)

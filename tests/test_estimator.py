@@ -2,11 +2,13 @@
 
 import csv
 import pickle
+import re
 import warnings
 
 import numpy as np
 import pytest
 import torch
+from conftest import ROOT
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.utils.estimator_checks import parametrize_with_checks
@@ -104,6 +106,21 @@ def test_a_run_from_files_gives_the_same_predictions(run_example, tmp_path):
     model = NoisyUniDA(steps=12).fit(Xs, names[ys], Xt)
     assert [row["predicted"] for row in rows] == ["unknown" if p == -1 else p for p in model.predict(Xt)]
     assert np.allclose([float(row["score"]) for row in rows], model.score_samples(Xt), atol=1e-5)
+
+
+@pytest.mark.slow
+def test_the_page_shows_what_its_example_prints(capsys):
+    page = (ROOT / "docs" / "estimator.md").read_text(encoding="utf-8")
+    exec(compile(re.search(r"```python\n(.*?)```", page, re.S)[1], "estimator.md", "exec"), {})
+    shown, printed = re.search(r"```text\n(.*?)```", page, re.S)[1], capsys.readouterr().out
+    number = re.compile(r"\d+\.\d+")
+    assert number.sub("", printed) == number.sub("", shown)
+    assert np.allclose(*([float(n) for n in number.findall(text)] for text in (printed, shown)), atol=0.03)
+
+
+def test_the_page_names_the_skipped_checks():
+    page = (ROOT / "docs" / "estimator.md").read_text(encoding="utf-8")
+    assert set(re.findall(r"^\| `(check_\w+)` \|", page, re.M)) == set(SKIPPED)
 
 
 # --- labels -----------------------------------------------------------------------------------------------------------

@@ -11,6 +11,9 @@ import torch
 from conftest import ROOT
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from tllib_ext.errors import UserError
@@ -164,6 +167,13 @@ def test_scikit_learn_checks(estimator, check):
         check(estimator)
 
 
+def test_searches_parameters_without_a_target():
+    Xs, true, given, *_ = blobs()
+    search = GridSearchCV(make_pipeline(StandardScaler(), small()), {"noisyunida__steps": [1, 15]}, cv=2)
+    assert search.fit(Xs, given).best_params_ == {"noisyunida__steps": 15}
+    assert search.score(Xs, true) > 0.8
+
+
 def test_clone_and_parameters():
     model = NoisyUniDA("dance", 7, 3, hparams={"eta": 0.1}, noise_rate=0.2)
     twin = clone(model)
@@ -171,7 +181,7 @@ def test_clone_and_parameters():
     assert twin.set_params(steps=9, seed=4).get_params()["steps"] == 9 and model.steps == 7
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", [*METHODS, "tllib_ext.methods.dann:Dann"])
 def test_every_method_fits_and_pickles(name):
     Xs, _, ys, Xt, _ = blobs()
     model = small(method=name, noise_rate=0.2).fit(Xs, ys, Xt)

@@ -25,6 +25,11 @@ def browse(*words, page):
     return subprocess.run(command, capture_output=True, text=True, timeout=180)
 
 
+def shortened(code):
+    """A Python block of a page; its runs take two steps."""
+    return code.replace("RunConfig(", "RunConfig(steps=2, no_report=True, ")
+
+
 def load_example(name):
     """``examples/NAME.py`` as a module."""
     spec = importlib.util.spec_from_file_location(f"example_{name}", ROOT / "examples" / f"{name}.py")

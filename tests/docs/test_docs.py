@@ -7,7 +7,7 @@ import sys
 
 import numpy as np
 import pytest
-from conftest import ROOT, load_example
+from conftest import ROOT, load_example, shortened
 
 PAGES = sorted([ROOT / "README.md", ROOT / "SECURITY.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
 pytestmark = pytest.mark.slow  # some fifty short runs; test_readme.py looks at the flags alone, quickly
@@ -147,5 +147,5 @@ def test_python_blocks_run(page, code, world, monkeypatch):
     rng = np.random.default_rng(0)
     labels = np.arange(400) % 20
     features = (np.eye(20)[labels] + 0.1 * rng.normal(size=(400, 20))).astype(np.float32)
-    code = code.replace("runs/my_run", "runs/photos")
+    code = shortened(code.replace("runs/my_run", "runs/photos"))
     exec(compile(code, str(page), "exec"), {"features": features, "new_features": features, "labels": labels})

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from tllib_ext.errors import UserError
 from tllib_ext.labels import LabelModel, estimate_labels
-from tllib_ext.labels.em import expected_counts, rounds, transition_from_counts
+from tllib_ext.labels.em import em_steps, expected_counts, transition_from_counts
 from tllib_ext.labels.embedding import embed, rescale
-from tllib_ext.labels.starts import name_clusters
+from tllib_ext.labels.initialisation import match_clusters
 
 FEATURES = Path(__file__).resolve().parents[3] / "shared" / "data" / "office31_resnet50"
 
@@ -130,7 +130,7 @@ def test_class_without_samples_and_single_class():
     assert not model.responsibilities[:, [2, 6]].any()
     np.testing.assert_array_equal(model.transition[6], np.eye(7)[6])
     alone = estimate_labels(features[:5], np.full(5, 3), 7)
-    assert alone.rate == 0 and (alone.corrected == 3).all() and "believed wrong" in alone.summary()
+    assert alone.rate == 0 and (alone.corrected == 3).all() and "estimated wrong" in alone.summary()
 
 
 def test_the_summary_names_the_classes_of_the_most_frequent_flip():
@@ -175,7 +175,7 @@ def test_one_round_longhand():
     g /= np.linalg.norm(g, axis=1, keepdims=True)
     y, bounds = np.array([0, 0, 0, 1, 1, 1, 2, 2, 2]), np.array([0, 3, 6, 9])
     r = rng.dirichlet(np.ones(3), 9).astype(np.float32)
-    one = next(rounds(g, y, bounds, r, 0.5, 1, temperature=0.2))
+    one = next(em_steps(g, y, bounds, r, 0.5, 1, temperature=0.2))
     total, expected = 0.0, np.zeros((9, 3))
     full = expected_counts(r, bounds)
     right = (np.trace(full) + 0.5) / (full.sum() + 1)
@@ -214,7 +214,7 @@ def test_naming_resists_a_shifted_chain():
     for k in range(8):
         counts[k, k], counts[k, (k + 1) % 8] = (4, 6) if k < 5 else (7, 3)
     assert counts[range(5), range(1, 6)].sum() + counts[[6, 7], [6, 7]].sum() + counts[5, 0] > np.trace(counts) - 8
-    np.testing.assert_array_equal(name_clusters(counts), np.arange(8))
+    np.testing.assert_array_equal(match_clusters(counts), np.arange(8))
 
 
 def test_embedding_is_unit_and_whitens_leading_directions():

@@ -145,7 +145,7 @@ def test_dance_sel_warm_up_and_rate():
     assert build(DanceSel, DanceSelHparams(drop_rate=0.1)).drop_rate == 0.1
     for cls in (DanceSelHparams, CoTeachingHparams):
         for wrong in (1.5, -0.1, "half"):
-            with pytest.raises(UserError, match="drop-rate"):
+            with pytest.raises(UserError, match="drop_rate"):
                 cls(drop_rate=wrong)
 
 

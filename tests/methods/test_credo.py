@@ -65,8 +65,8 @@ def test_clean_labels_stay_and_nothing_is_dropped():
 def test_the_faintest_doubt_costs_no_image(doubt):
     method = credo(TRUE)
     posterior = np.eye(K)[TRUE] * (1 - doubt) + doubt * np.eye(K)[(TRUE + 1) % K]
-    method.label_model = type(method.label_model)(**{**vars(method.label_model), "responsibilities": posterior, "rate": doubt})
-    method._conclude()
+    model = type(method.label_model)(**{**vars(method.label_model), "responsibilities": posterior, "rate": doubt})
+    method._use(model, method._context)
     assert method.drop_rate == (0.0 if doubt < 1e-3 else pytest.approx(doubt, rel=1e-3))
 
 

@@ -1,7 +1,7 @@
 r"""The audit of the given labels: which of them look wrong.
 
-Every visit of training left two traces of sample i (:class:`~tllib_ext.methods.loss_history.LossHistory`): its joint loss, both
-heads' cross entropy and their divergence, and the heads' mean probabilities. Averaged over the visits they are
+Every visit of training adds to two records of sample i (:class:`~tllib_ext.methods.loss_history.LossHistory`): its joint
+loss, both heads' cross entropy and their divergence, and the heads' mean probabilities. Averaged over the visits they are
 :math:`\bar L_i` and :math:`\bar p_i`; :math:`e^{-\bar L_i}` is the probability with which the heads agreed on the given
 label :math:`\tilde y_i`. The suspicion
 
@@ -9,10 +9,10 @@ label :math:`\tilde y_i`. The suspicion
     s_i = \max_{j \ne \tilde y_i} \bar p_{ij} - e^{-\bar L_i} \quad \in (-1, 1)
 
 is above zero where another class fits better than the given label. A label model (posterior :math:`r_i` over classes,
-:mod:`tllib_ext.labels`) sees what no single sample shows, that one class is often called by one other name; with it
+:mod:`tllib_ext.labels`) adds what no single sample shows, that one class is often given the label of one other; with it
 the suspicion is the mean of :math:`s_i` and :math:`\max_{j \ne \tilde y_i} r_{ij} - r_{i \tilde y_i}`.
 
-A sample that training never drew is judged by what the trained method says of it (``fallback``): one reading instead of
+A sample that training never drew is scored by the trained method's probabilities (``fallback``): one value instead of
 a mean, marked by ``visits`` 0.
 """
 
@@ -26,7 +26,7 @@ __all__ = ["LabelAudit", "audit_labels", "audit_quality", "detection_quality", "
 
 
 class LabelAudit(NamedTuple):
-    r"""What is known about every given label, in list order.
+    r"""The audit of every given label, in list order.
 
     Shape:
         - suspicion: :math:`(N, )` above 0 where another class fits better; suggested: :math:`(N, )` most probable class
@@ -41,7 +41,7 @@ class LabelAudit(NamedTuple):
 
 
 def audit_labels(history: Any, given: np.ndarray, posterior: Any = None, fallback: Any = None) -> LabelAudit:
-    r"""Judge every given label by the losses of training and, where there is one, the posterior of a label model.
+    r"""Score every given label by the losses of training and, where there is one, the posterior of a label model.
 
     Args:
         history: has ``loss``, ``probs`` and ``visits`` (:class:`~tllib_ext.methods.loss_history.LossHistory`)

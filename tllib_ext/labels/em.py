@@ -1,26 +1,26 @@
-r"""Rounds of expectation-maximisation between class prototypes and the label-transition matrix, leave-one-out."""
+r"""Expectation-maximisation of class prototypes and the label-transition matrix, leave-one-out."""
 
 from dataclasses import dataclass
 from typing import Iterator, Optional
 
 import numpy as np
 
-__all__ = ["Round", "rounds", "expected_counts", "transition_from_counts", "held_out", "posterior"]
+__all__ = ["EMStep", "em_steps", "expected_counts", "transition_from_counts", "held_out_log_likelihood", "posterior"]
 
 _SMOOTH = 0.5  # pseudo-labels per class from the pooled matrix: keeps every probability positive
-_GRID = np.geomspace(0.01, 0.6, 18)
+_TEMPERATURES = np.geomspace(0.01, 0.6, 18)
 
 
 @dataclass
-class Round:
-    """What one round of :func:`rounds` found."""
+class EMStep:
+    """The estimates of one step of :func:`em_steps`."""
 
     log_likelihood: float
     held_out: float
     responsibilities: np.ndarray
     temperature: float
     transition: np.ndarray
-    score: float = float("-inf")  # log_likelihood and the prior of the matrix, where rounds are compared
+    score: float = float("-inf")  # log-likelihood plus log prior of the matrix, by which steps are compared
 
 
 def expected_counts(r: np.ndarray, bounds: np.ndarray) -> np.ndarray:
@@ -77,7 +77,7 @@ def _label_likelihood(r: np.ndarray, y: np.ndarray, counts: np.ndarray, discount
 
 
 def _leave_one_out_cosine(g: np.ndarray, r: np.ndarray) -> np.ndarray:
-    """cos(g_i, sum_{j != i} r_jk g_j): without it a sample votes for the class it is counted in."""
+    """cos(g_i, sum_{j != i} r_jk g_j): otherwise a sample is evidence for the class it is counted in."""
     sums = r.T @ g
     dot = g @ sums.T
     norm = np.einsum("kd,kd->k", sums, sums) + r * (r - 2 * dot)
@@ -92,7 +92,7 @@ def _softmax(s: np.ndarray, temperature: float) -> np.ndarray:
     return p
 
 
-def rounds(
+def em_steps(
     g: np.ndarray,
     y: np.ndarray,
     bounds: np.ndarray,
@@ -102,8 +102,8 @@ def rounds(
     temperature: Optional[float] = None,
     seen: Optional[np.ndarray] = None,
     tolerance: float = 2e-3,
-) -> Iterator[Round]:
-    r"""Alternate prototypes, temperature, matrix and responsibilities; one :class:`Round` each.
+) -> Iterator[EMStep]:
+    r"""Alternate prototypes, temperature, matrix and responsibilities; one :class:`EMStep` at a time.
 
     Args:
         g (numpy.ndarray): unit features, sorted by label
@@ -111,7 +111,7 @@ def rounds(
         bounds (numpy.ndarray): positions where the labels change, with 0 and N
         r (numpy.ndarray): responsibilities to start from
         discount (float): :math:`\delta` of :func:`transition_from_counts`
-        limit (int): at most so many rounds
+        limit (int): largest number of steps
         temperature (float, optional): to start from; searched on a grid if None
         seen (numpy.ndarray, optional): mask of samples whose label may be used; the others are scored in ``held_out``
         tolerance (float, optional): stop when responsibilities change less (mean L1). Default: 2e-3
@@ -121,26 +121,26 @@ def rounds(
         s = _leave_one_out_cosine(g, r)
         counts = expected_counts(r if weight is None else r * weight, bounds)
         likelihood = _label_likelihood(r, y, counts, discount)
-        best = None
-        for t in _GRID if temperature is None else (temperature / 1.15, temperature, temperature * 1.15):
-            p = _softmax(s, t)
-            evidence = np.einsum("nk,nk->n", p, likelihood)
-            score = float(np.log(evidence if seen is None else evidence[seen]).sum(dtype=np.float64))
-            if best is None or score > best[0]:
-                best = (score, float(t), p)
-        score, temperature, p = best
+        score: Optional[float] = None
+        for t in _TEMPERATURES if temperature is None else (temperature / 1.15, temperature, temperature * 1.15):
+            candidate = _softmax(s, t)
+            evidence = np.einsum("nk,nk->n", candidate, likelihood)
+            value = float(np.log(evidence if seen is None else evidence[seen]).sum(dtype=np.float64))
+            if score is None or value > score:
+                score, temperature, p = value, float(t), candidate
+        assert score is not None and temperature is not None
         matrix = transition_from_counts(counts, discount)
-        out = 0.0 if seen is None else held_out(p[~seen], matrix, y[~seen])
+        out = 0.0 if seen is None else held_out_log_likelihood(p[~seen], matrix, y[~seen])
         new = p * likelihood if weight is None else np.where(weight > 0, p * likelihood, p)
         new /= new.sum(1, keepdims=True)
         change = float(np.abs(new - r).sum(dtype=np.float64)) / len(y)
         r = new
-        yield Round(score, out, r, temperature, matrix)
+        yield EMStep(score, out, r, temperature, matrix)
         if change < tolerance:
             return
 
 
-def held_out(p: np.ndarray, matrix: np.ndarray, y: np.ndarray) -> float:
+def held_out_log_likelihood(p: np.ndarray, matrix: np.ndarray, y: np.ndarray) -> float:
     """Log-likelihood of labels that took no part in the estimate."""
     return float(np.log(np.einsum("nk,nk->n", p, matrix.T[y])).sum())
 

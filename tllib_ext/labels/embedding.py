@@ -1,10 +1,11 @@
-r"""From backbone features to the space the label model works in: partly whitened principal components, unit length."""
+r"""The feature space of the label model: partly whitened principal components of unit length."""
 
 from typing import Iterator, Tuple
 
 import numpy as np
+from sklearn.utils.extmath import randomized_svd
 
-__all__ = ["embed", "rescale", "spread"]
+__all__ = ["embed", "rescale", "evenly_spaced"]
 
 _CHUNK = 8192
 
@@ -19,12 +20,12 @@ def _chunks(features: np.ndarray) -> Iterator[Tuple[slice, np.ndarray]]:
         yield rows, _unit(features[rows].astype(np.float32))
 
 
-def spread(size: int, limit: int) -> np.ndarray:
-    """At most ``limit`` positions, evenly spread over ``range(size)``.
+def evenly_spaced(size: int, limit: int) -> np.ndarray:
+    """At most ``limit`` positions, evenly spaced over ``range(size)``.
 
     Examples::
 
-        >>> spread(10, 4).tolist()
+        >>> evenly_spaced(10, 4).tolist()
         [1, 3, 6, 8]
     """
     if size <= limit:
@@ -40,7 +41,7 @@ def embed(
     Args:
         features (numpy.ndarray): :math:`f`
         num_classes (int): :math:`K`
-        seed (int, optional): of the random range finder. Default: 0
+        seed (int, optional): of the randomised SVD. Default: 0
         width (int, optional): number of directions (at least 2K are taken). Default: 128
         limit (int, optional): number of rows the directions are computed from. Default: 3000
 
@@ -56,14 +57,10 @@ def embed(
         mean += x.sum(0, dtype=np.float64)
         key[rows] = x @ probe
     mean = (mean / n).astype(np.float32)
-    # Rows are picked by their order along a random direction: the pick does not depend on the order of the data set.
-    sample = _unit(features[np.argsort(key, kind="stable")[spread(n, limit)]].astype(np.float32)) - mean
+    # Rows are chosen by their order along a random direction: the choice does not depend on the order of the data set.
+    sample = _unit(features[np.argsort(key, kind="stable")[evenly_spaced(n, limit)]].astype(np.float32)) - mean
     width = max(1, min(max(width, 2 * num_classes), len(sample) - 1, dim))
-    basis = rng.standard_normal((dim, min(dim, width + 10))).astype(np.float32)
-    for _ in range(2):  # subspace iteration: two passes are enough for directions this strong
-        basis = np.linalg.qr(sample.T @ (sample @ basis))[0]
-    _, scale, directions = np.linalg.svd(np.linalg.qr(sample @ basis)[0].T @ sample, full_matrices=False)
-    scale, directions = scale[:width], directions[:width]
+    _, scale, directions = randomized_svd(sample, width, random_state=seed)
     out = np.empty((n, len(scale)), dtype=np.float32)
     for rows, x in _chunks(features):
         out[rows] = (x - mean) @ directions.T
@@ -74,7 +71,7 @@ def rescale(coordinates: np.ndarray, scale: np.ndarray, rank: int) -> np.ndarray
     r"""Unit vectors in which classes are round: each coordinate is divided by :math:`\sqrt{s_j^2 + s_m^2}`.
 
     The m (``rank``) leading directions are thus whitened and the others fade out: no single strong nuisance direction
-    decides the cosine, and no noise direction is blown up.
+    decides the cosine, and no noise direction is amplified.
     """
     floor = max(float(scale[min(rank, len(scale)) - 1]), 1e-6)
     return _unit(coordinates / np.sqrt(scale**2 + floor**2).astype(np.float32))

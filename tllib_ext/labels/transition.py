@@ -1,4 +1,4 @@
-r"""What must the labels have been? Noise rate, transition matrix and corrected labels from noisy labels and features.
+r"""The label model: noise rate, transition matrix and corrected labels, estimated from noisy labels and features.
 
 **Model.** Sample i has features :math:`g_i` (unit length, :mod:`~tllib_ext.labels.embedding`), an unseen true class k
 and an observed label :math:`\tilde y_i`, which depends on the true class only:
@@ -8,27 +8,27 @@ and an observed label :math:`\tilde y_i`, which depends on the true class only:
     p(\tilde y_i \mid k) = Q_{k \tilde y_i}, \qquad
     r_{ik} \propto p(k \mid g_i)\, Q_{k \tilde y_i}.
 
-**Rounds** (:mod:`~tllib_ext.labels.em`). Prototypes :math:`\mu_k \propto \sum_i r_{ik} g_i`; T by a line search; Q from
+**EM steps** (:mod:`~tllib_ext.labels.em`). Prototypes :math:`\mu_k \propto \sum_i r_{ik} g_i`; T by a line search; Q from
 the expected counts :math:`C_{kj} = \sum_{i: \tilde y_i = j} r_{ik}` by absolute discounting towards one shared rate;
-then new responsibilities. What scores sample i leaves sample i out (its part is subtracted from :math:`\mu` and C), so
+then new responsibilities. The score of sample i leaves sample i out (its part is subtracted from :math:`\mu` and C), so
 
 .. math::
     \mathcal L = \sum_i \log \sum_k p_{-i}(k \mid g_i)\, Q^{-i}_{k \tilde y_i}
 
 is a prediction of each label from the others. With a prior that classes have similar rates it chooses the temperature,
-the round (rounds can drift from classes to clusters) and the start.
+the EM step (EM can drift from classes to clusters) and the initialisation.
 
-**Starts** (:mod:`~tllib_ext.labels.starts`). The labels; and groupings of small clusters by features and by their label
-histograms. The likelihood does not change when classes exchange their names, so names come from the most probable
-assignment under "labels are mostly right".
+**Initialisations** (:mod:`~tllib_ext.labels.initialisation`). The labels; and groups of small clusters, merged by features
+and label histograms. The likelihood does not change under permutations of the classes, so clusters are matched to labels
+by the most probable assignment under "labels are mostly right".
 
-**Structure** (:mod:`~tllib_ext.labels.search`). The discount is 0.5 (a free matrix), 2 (a sparse one) or infinite (one
-shared rate), whichever best predicts labels that were hidden from it. A rival without noise takes part: where features
-give no evidence of noise the labels are believed. The same folds give the standard error of the rate (jackknife).
+**Structure** (:mod:`~tllib_ext.labels.model_selection`). The discount is 0.5 (a free matrix), 2 (a sparse one) or infinite (one
+shared rate), whichever best predicts held-out labels. A candidate without noise is compared as well: where features
+give no evidence of noise the labels are kept. The same folds give the standard error of the rate (jackknife).
 
 **Identifiable** if (1) features tell the classes apart better than chance, (2) noise depends on the class and not on
-the sample, (3) each class has its own mixture of labels, and (4) right labels outnumber any other consistent naming.
-Near pair noise 0.5 condition (4) hangs on a few samples: the two ways round the cycle differ in nothing else. Two
+the sample, (3) each class has its own mixture of labels, and (4) right labels outnumber those of any other consistent matching.
+Near pair noise 0.5 condition (4) depends on a few samples: the two directions of the cycle differ in nothing else. Two
 classes whose features coincide cannot be told from one class with noisy labels, nor two kinds of one class from two.
 """
 
@@ -40,17 +40,17 @@ import numpy as np
 from tllib_ext.errors import UserError
 from tllib_ext.labels.em import posterior, transition_from_counts
 from tllib_ext.labels.embedding import embed, rescale
-from tllib_ext.labels.search import (
+from tllib_ext.labels.initialisation import initial_responsibilities, order_by_label
+from tllib_ext.labels.model_selection import (
     STRUCTURES,
     Candidate,
-    Sorted,
-    best_rank,
-    best_start,
-    climb,
+    SortedSamples,
     cross_validate,
-    trusting,
+    fit_structure,
+    noise_free_candidate,
+    run_em,
+    select_rank,
 )
-from tllib_ext.labels.starts import rename, starting_points
 
 __all__ = ["LabelModel", "estimate_labels"]
 
@@ -59,7 +59,7 @@ _MARGIN = 5.0  # nats by which noise must explain hidden labels better than no n
 
 @dataclass
 class LabelModel:
-    r"""What :func:`estimate_labels` believes.
+    r"""The result of :func:`estimate_labels`.
 
     Args:
         transition (numpy.ndarray): :math:`Q`, row = true class, column = observed label, :math:`(K, K)`
@@ -71,9 +71,9 @@ class LabelModel:
         log_likelihood (float): leave-one-out log-likelihood of the observed labels
         temperature (float): :math:`T`
         structure (str): ``shared``, ``sparse`` or ``free``
-        start (str): which start won; ``trust`` if there is no evidence of noise
-        trace (list[dict]): one entry per round of the winning start
-        candidates (list[dict]): every start and structure that was compared
+        start (str): the initialisation of the chosen model; ``trust`` if there is no evidence of noise
+        trace (list[dict]): one entry per EM step of the chosen model
+        candidates (list[dict]): every initialisation and structure that was compared
     """
 
     transition: np.ndarray
@@ -92,11 +92,11 @@ class LabelModel:
     def summary(self, names: Optional[Sequence[str]] = None) -> str:
         """A few lines for a log; classes by their ``names``, or by number."""
         n, k = self.responsibilities.shape
-        names = names or range(k)
+        names = names or [str(i) for i in range(k)]
         flips = self.transition - np.diag(np.diag(self.transition))
         a, b = np.unravel_index(flips.argmax(), flips.shape)
         return (
-            f"label model: {n} labels of {k} classes, {self.rate:.1%} ± {self.rate_std:.1%} believed wrong\n"
+            f"label model: {n} labels of {k} classes, {self.rate:.1%} ± {self.rate_std:.1%} estimated wrong\n"
             f"  matrix {self.structure}, start {self.start}, temperature {self.temperature:.3f}, "
             f"log-likelihood per label {self.log_likelihood / max(n, 1):.3f}\n"
             f"  mean confidence {self.confidence.mean():.3f}, most frequent flip {names[a]} -> {names[b]} ({flips[a, b]:.1%})"
@@ -119,8 +119,8 @@ def estimate_labels(
         num_classes (int): :math:`K`
         seed (int, optional): of clusters and folds. Default: 0
         previous (LabelModel, optional): an earlier model of the same samples: its structure is kept and its
-            responsibilities are one more start. Default: None
-        limit (int, optional): starts and structures are compared on so many samples, the winner then sees all.
+            responsibilities are one more initialisation. Default: None
+        limit (int, optional): candidates are compared on at most so many samples, the chosen one is then fitted to all.
             Default: 2500
 
     Shape:
@@ -147,37 +147,37 @@ def estimate_labels(
         return _finish(np.ones((len(y), 1), dtype=np.float32), y, present, num_classes, None)
     coordinates, scale = embed(x, len(present), seed)
     order = np.lexsort((coordinates[:, 0], y_small))  # results do not depend on the order of the samples
-    data = Sorted(coordinates[order], y_small[order], np.searchsorted(y_small[order], np.arange(len(present) + 1)))
-    rows = data.part(limit)
-    data.g = rescale(data.g, scale, best_rank(data.take(rows), scale))
+    data = SortedSamples(coordinates[order], y_small[order], np.searchsorted(y_small[order], np.arange(len(present) + 1)))
+    rows = data.subsample(limit)
+    data.g = rescale(data.g, scale, select_rank(data.take(rows), scale))
     part = data if len(rows) == len(data.y) else data.take(rows)
 
-    points = starting_points(part.g, part.y, part.bounds, (0.18, 0.35), seed, 2 if previous is None else 0)
+    points = initial_responsibilities(part.g, part.y, part.bounds, (0.18, 0.35), seed, 2 if previous is None else 0)
     if previous is not None:
         points["previous"] = _normalised(previous.responsibilities[order][rows][:, present])
-        found = [best_start(part, points, previous.structure)]
+        found = [fit_structure(part, points, previous.structure)]
     else:
-        free = best_start(part, points, "free")
-        # The other structures start where the free matrix arrived; symmetric noise may need the labels themselves.
+        free = fit_structure(part, points, "free")
+        # The other structures are initialised by the free matrix's result; symmetric noise may need the labels themselves.
         points = {free[0].start: free[0].best.responsibilities, "labels": points["labels"]}
-        found = [free] + [best_start(part, points, name) for name in ("sparse", "shared")]
+        found = [free] + [fit_structure(part, points, name) for name in ("sparse", "shared")]
     for candidates in found:
         cross_validate(part, candidates[0], seed)
-    trust = trusting(part, seed)
+    trust = noise_free_candidate(part, seed)
     winner = max((candidates[0] for candidates in found), key=lambda c: c.held_out)
     winner = winner if winner.held_out > trust.held_out + _MARGIN else trust
     table = [candidate.row(part) for candidate in sum(found, []) + [trust]]
 
     r = winner.best.responsibilities
     if winner is trust:
-        r = data.hard()
+        r = data.one_hot()
     elif part is not data:
         r = posterior(data.g, data.y, r.T @ part.g, winner.best.transition, winner.best.temperature)
-        winner.best, trace = climb(data, r, winner.structure, winner.best.temperature)
+        winner.best, trace = run_em(data, r, winner.structure, winner.best.temperature)
         winner.trace += trace
         r = winner.best.responsibilities
     back = np.empty_like(r)
-    back[order] = rename(r, data.bounds)
+    back[order] = order_by_label(r, data.bounds)
     model = _finish(back, y, present, num_classes, winner)
     model.candidates = table
     return model

@@ -45,7 +45,7 @@ class Batch(NamedTuple):
 
     x: Tensor
     y: Optional[Tensor]
-    index: Tensor
+    index: Tensor  # type: ignore[assignment]  # a tuple has a method of that name
 
     @property
     def labels(self) -> Tensor:

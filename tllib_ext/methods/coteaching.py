@@ -65,6 +65,7 @@ class CoTeaching(Method):
     """
 
     Hparams = CoTeachingHparams
+    hparams: CoTeachingHparams
     uses_target = False
 
     def __init__(self, backbone: nn.Module, split: LabelSplit, hparams: Optional[CoTeachingHparams] = None):

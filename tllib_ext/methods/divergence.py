@@ -82,7 +82,7 @@ class DivergenceHparams(Hparams):
             raise UserError(f"hyper-parameter delta={self.delta!r}: expected code, log_k or a number")
         check_drop_rate(self.drop_rate)
         if self.heads < 2:
-            raise UserError(f"--heads {self.heads}: the divergence needs at least 2")
+            raise UserError(f"hyper-parameter heads={self.heads}: the divergence needs at least 2")
         if self.n < 0 or not self.temperature > 0:
             raise UserError(f"hyper-parameters n={self.n}, temperature={self.temperature}: expected 0 or more, and above 0")
 

@@ -95,6 +95,7 @@ class Etn(Method):
     """Example transfer network."""
 
     Hparams = EtnHparams
+    hparams: EtnHparams
     presets = {"default": {}, "code": dict(lr_mult=0.1)}
 
     def __init__(self, backbone: nn.Module, split: LabelSplit, hparams: Optional[EtnHparams] = None):

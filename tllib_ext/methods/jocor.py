@@ -54,6 +54,7 @@ class JoCoR(CoTeaching):
     """
 
     Hparams = JoCoRHparams
+    hparams: JoCoRHparams
     presets = {"default": {}, "code": {}, "paper": {"lam": 0.9}}
 
     def update(self, source: Batch, target: Batch, step: int, play: Players) -> Dict[str, Tensor]:

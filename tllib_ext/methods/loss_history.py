@@ -61,7 +61,7 @@ class LossHistory:
 
     def merged(self) -> "LossHistory":
         """What all processes saw together."""
-        other = LossHistory(*self._probs.shape, device=self._probs.device)
+        other = LossHistory(len(self._probs), self._probs.shape[1], self._probs.device)
         for mine, theirs in zip(other._tensors(), self._tensors()):
             mine.copy_(theirs)
             if world_size() > 1:

@@ -1,4 +1,4 @@
-"""How much of a batch is taken to be wrongly labelled: what the selecting methods share."""
+"""Small-loss selection and the share of a batch that it drops, for the methods that select."""
 
 from typing import Optional, Sequence, Union
 
@@ -18,9 +18,9 @@ DropRate = Optional[Union[float, str]]
 
 
 def check_drop_rate(value: DropRate) -> None:
-    """Refuse a hyper-parameter ``drop_rate`` that is none of None, ``"auto"`` and a share."""
+    """Raise unless ``drop_rate`` is None, ``"auto"`` or a share."""
     if value not in (None, "auto") and not (isinstance(value, (int, float)) and 0 <= value < 1):
-        raise UserError(f"--drop-rate {value}: expected a number in [0, 1), or auto to estimate it")
+        raise UserError(f"drop_rate={value}: expected a number in [0, 1), or auto to estimate it")
 
 
 def resolve_drop_rate(value: DropRate, context: Context, classes: Sequence[str]) -> float:
@@ -49,16 +49,18 @@ def pooled_small_loss(values: Tensor, drop_rate: float) -> Tensor:
 
 
 def estimate_source_labels(context: Context, num_classes: int, current: bool = False) -> LabelModel:
-    """Ask what the given labels must have been.
+    """Estimate the true source labels from the given ones and features.
 
     Args:
         context (Context): given labels and features of the source; nothing of the target, no clean label
         num_classes (int): K
-        current (bool): use the features of G as it is now; False uses what G gets, where that is frozen features
-            (a freshly initialised bottleneck only blurs them), else G, whose weights are pretrained before the first step
+        current (bool): use the current G's features; False uses G's inputs where these are frozen features (a new
+            bottleneck only blurs them), else G's, which is pretrained before the first step
     """
-    if context.source_labels is None:
-        raise UserError("estimating the labels needs the given ones and features: train with a run's context")
-    frozen = context.source_inputs is not None and not current
-    features = context.source_inputs.cpu() if frozen else context.source_features()
+    if context.source_labels is None or (context.source_features is None and context.source_inputs is None):
+        raise UserError("estimating the labels needs the given ones and features: pass source_labels and source_features")
+    if context.source_inputs is not None and not current:
+        features = context.source_inputs.cpu()
+    elif context.source_features is not None:
+        features = context.source_features()
     return estimate_once(features.numpy(), context.source_labels, num_classes, context.seed)

@@ -34,6 +34,7 @@ class SourceOnly(Method):
     """Cross entropy on the source."""
 
     Hparams = SourceOnlyHparams
+    hparams: SourceOnlyHparams
     uses_target = False
 
     def __init__(self, backbone: nn.Module, split: LabelSplit, hparams: Optional[SourceOnlyHparams] = None):

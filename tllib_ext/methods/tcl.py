@@ -78,6 +78,7 @@ class Tcl(Method):
     """Transferable curriculum."""
 
     Hparams = TclHparams
+    hparams: TclHparams
     presets = {"default": {}, "code": dict(freeze=True, init="normal", lr_mult=0.3)}
 
     def __init__(self, backbone: nn.Module, split: LabelSplit, hparams: Optional[TclHparams] = None):
@@ -101,8 +102,11 @@ class Tcl(Method):
 
     def players(self) -> Dict[str, List[ParamGroup]]:
         mult = self.hparams.lr_mult
-        players = {"C": [{"params": [*self.bottleneck.parameters(), *self.head.parameters()], "lr_mult": mult}],
-                   "D": [{"params": self.discriminator.parameters(), "lr_mult": mult}]}  # fmt: skip
+        heads = [*self.bottleneck.parameters(), *self.head.parameters()]
+        players: Dict[str, List[ParamGroup]] = {
+            "C": [{"params": heads, "lr_mult": mult}],
+            "D": [{"params": self.discriminator.parameters(), "lr_mult": mult}],
+        }
         if not self.hparams.freeze:
             players["G"] = self.backbone_groups(mult)
         return players

@@ -70,6 +70,8 @@ class Uan(Method):
     """Universal adaptation network."""
 
     Hparams = UanHparams
+    hparams: UanHparams
+    threshold: float
     presets = {"default": {}, "code": dict(double_softmax=True, lr_mult=0.1)}
 
     def __init__(self, backbone: nn.Module, split: LabelSplit, hparams: Optional[UanHparams] = None):

@@ -86,8 +86,10 @@ def perceptron(in_features: int, hidden: int, out_features: int, style: str, slo
     for width in (in_features, hidden):
         # easydl: ReLU then dropout; tllib: batch norm then ReLU
         act = nn.LeakyReLU(slope) if slope else nn.ReLU()
-        extra = {"batch_norm": [nn.BatchNorm1d(hidden), act], "dropout": [act, QuickDropout(0.5)]}[style]
-        layers += [nn.Linear(width, hidden), *extra]
+        layers += [
+            nn.Linear(width, hidden),
+            *([nn.BatchNorm1d(hidden), act] if style == "batch_norm" else [act, QuickDropout(0.5)]),
+        ]
     return [*layers, nn.Linear(hidden, out_features)]
 
 

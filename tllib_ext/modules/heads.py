@@ -62,17 +62,15 @@ class Heads(nn.Module):
 
     def __init__(self, in_features: int, num_classes: int, num_heads: int = 2, kind: str = "cosine", temperature: float = 0.05):
         super().__init__()
-        build = {
-            "cosine": lambda: CosineHead(in_features, num_classes, temperature),
-            "linear": lambda: nn.Linear(in_features, num_classes),
-        }[kind]
-        self.heads = nn.ModuleList(build() for _ in range(num_heads))
+        cosine = kind == "cosine"
+        self.heads = nn.ModuleList(
+            CosineHead(in_features, num_classes, temperature) if cosine else nn.Linear(in_features, num_classes)
+            for _ in range(num_heads)
+        )
 
     def forward(self, f: Tensor) -> List[Tensor]:
-        if not isinstance(self.heads[0], CosineHead):
-            return [head(f) for head in self.heads]
-        unit = F.normalize(f, dim=-1)  # once for all heads
-        return [head.on_unit(unit) for head in self.heads]
+        unit = F.normalize(f, dim=-1) if isinstance(self.heads[0], CosineHead) else f  # once for all heads
+        return [head.on_unit(unit) if isinstance(head, CosineHead) else head(f) for head in self.heads]
 
     def normalise_rows(self) -> None:
         """Unit rows for the cosine heads; linear heads stay as they are."""

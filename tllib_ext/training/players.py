@@ -37,7 +37,7 @@ class SGDPlayers:
         True
     """
 
-    #: on CUDA, losses are looked at in groups of this many descents.
+    #: on CUDA, losses are checked in groups of this many descents.
     CHECK_EVERY = 64
 
     def __init__(
@@ -53,9 +53,9 @@ class SGDPlayers:
     ):
         self.lr, self.total_steps, self.scaler, self.schedule = lr, max(1, total_steps), scaler, schedule
         self.step = 0
-        #: look at every loss before stepping, even where that means waiting for the device
+        #: check every loss before stepping, even where that means waiting for the device
         self.check_at_once = False
-        self._suspended: List[Tuple[int, Tuple[str, ...], Tensor]] = []
+        self._deferred: List[Tuple[int, Tuple[str, ...], Tensor]] = []
         self._accumulated: Optional[Tuple[Dict[str, Tensor], Sequence[Optional[Tensor]]]] = None
         self.optimisers: Dict[str, torch.optim.SGD] = {}
         for name, player in groups.items():
@@ -81,8 +81,8 @@ class SGDPlayers:
                 group["lr"] = group.get("base_lr", self.lr) * factor * group["lr_mult"]
 
     def accumulate(self, terms: Mapping[str, Tensor], *names: str) -> None:
-        """A first part of the next :meth:`descend` of the same players: back-propagated at once, so that its graph is
-        gone before the other part's is built."""
+        """Back-propagate a first part of the next :meth:`descend` of the same players at once, so that its graph is
+        freed before the other part's is built."""
         values = {name: value.detach() for name, value in terms.items()}
         self._accumulated = values, self._gradients(_total(terms), self._params(names))
 
@@ -95,21 +95,22 @@ class SGDPlayers:
         return torch.autograd.grad(scaled, params, allow_unused=True)
 
     def descend(self, terms: Mapping[str, Tensor], *names: str) -> Tensor:
-        """One step of the named players down the sum of ``terms``; nobody else moves or receives a gradient.
+        """One step of the named players down the sum of ``terms``; no other player moves or receives a gradient.
 
         Returns:
-            the detached sum, with what was collected
+            the detached sum, with what was accumulated
         """
         chosen, params = [self.optimisers[name] for name in names], self._params(names)
-        (first, grads), self._accumulated = self._accumulated or ({}, None), None
+        first, grads = self._accumulated or ({}, [None] * len(params))
+        self._accumulated = None
         self._check_finite({**first, **terms})
         if terms:
             rest = self._gradients(_total(terms), params)
-            grads = rest if grads is None else [b if a is None else a if b is None else a + b for a, b in zip(grads, rest)]
+            grads = [b if a is None else a if b is None else a + b for a, b in zip(grads, rest)]
         terms = {**first, **terms}
         if world_size() > 1:
             grads = _average(params, grads)
-        # With a scaler an infinite gradient is its own affair: it skips the step and scales less.
+        # A scaler treats an infinite gradient itself: it skips the step and lowers the scale.
         if self.check_at_once and self.scaler is None and not all(g.isfinite().all() for g in grads if g is not None):
             raise NonFiniteLoss(f"gradient of {' + '.join(terms)}", self.step)
         for p, grad in zip(params, grads):
@@ -133,23 +134,28 @@ class SGDPlayers:
         host = torch.empty((), dtype=torch.bool, pin_memory=True).copy_(flag, non_blocking=True)
         event = torch.cuda.Event()
         event.record()
-        return lambda: event.synchronize() or bool(host)
+
+        def read() -> bool:
+            event.synchronize()
+            return bool(host)
+
+        return read
 
     def _check_finite(self, terms: Mapping[str, Tensor]) -> None:
         values = torch.stack([value.detach().float() for value in terms.values()])
         if world_size() > 1:
-            # All processes must agree to stop, or the others would wait for this one for ever.
+            # All processes stop together, or the others would wait for this one for ever.
             dist.all_reduce(values)
         if values.device.type == "cuda" and not self.check_at_once:
-            self._suspended.append((self.step, tuple(terms), values))
-            if len(self._suspended) >= self.CHECK_EVERY:
+            self._deferred.append((self.step, tuple(terms), values))
+            if len(self._deferred) >= self.CHECK_EVERY:
                 self.check_pending()
         else:
             _raise_non_finite(self.step, tuple(terms), values)
 
     def check_pending(self) -> None:
-        """Look at the losses whose check was put off so as not to wait for the device."""
-        pending, self._suspended = self._suspended, []
+        """Check the losses whose check was deferred to avoid waiting for the device."""
+        pending, self._deferred = self._deferred, []
         for step, names, values in pending:
             _raise_non_finite(step, names, values)
 
@@ -177,17 +183,17 @@ def _raise_non_finite(step: int, names: Tuple[str, ...], values: Tensor) -> None
 
 
 def _laid_out_like(p: Tensor, grad: Tensor) -> Tensor:
-    """Fused optimisers walk through memory, not through indices: a gradient must lie there as its parameter does."""
+    """``grad`` in the memory layout of ``p``: fused optimisers step through memory, not through indices."""
     if grad.stride() == p.stride() or (grad.is_contiguous() and p.is_contiguous()):
         return grad
     return torch.empty_like(p).copy_(grad)
 
 
-def _average(params: List[Tensor], grads: Any) -> List[Tensor]:
+def _average(params: List[Tensor], grads: Sequence[Optional[Tensor]]) -> List[Tensor]:
     """Average over processes in one message; a parameter unused here may have been used elsewhere."""
-    grads = [torch.zeros_like(p) if grad is None else grad for p, grad in zip(params, grads)]
-    flat = torch.cat([grad.reshape(-1) for grad in grads])
+    full = [torch.zeros_like(p) if grad is None else grad for p, grad in zip(params, grads)]
+    flat = torch.cat([grad.reshape(-1) for grad in full])
     dist.all_reduce(flat)
     flat /= world_size()
-    parts = flat.split([grad.numel() for grad in grads])
-    return [part.view_as(grad) for part, grad in zip(parts, grads)]
+    parts = flat.split([grad.numel() for grad in full])
+    return [part.view_as(grad) for part, grad in zip(parts, full)]

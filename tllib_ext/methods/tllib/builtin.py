@@ -81,6 +81,7 @@ class TllibMethod(Method):
     part: str = ""
     #: one forward pass of both domains together
     joint: bool = True
+    net: Any
 
     def __init__(self, backbone: nn.Module, split: LabelSplit, hparams: Optional[TllibHparams] = None):
         super().__init__(backbone, split, hparams)

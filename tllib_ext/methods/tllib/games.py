@@ -4,7 +4,7 @@ The constants are those of tllib's example scripts; see :mod:`tllib_ext.methods.
 """
 
 from dataclasses import dataclass
-from typing import Any, Dict, List, Tuple
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 import torch
 import torch.nn.functional as F
@@ -135,7 +135,8 @@ class TllibPada(TllibDann):
     """`Partial Adversarial Domain Adaptation (ECCV 2018) <https://arxiv.org/abs/1808.04205>`_: DANN, with classes
     weighed by how often the target is taken for them."""
 
-    Hparams, training_only = PadaHparams, ("loss.", "class_weight")
+    Hparams = PadaHparams
+    training_only = ("loss.", "class_weight")
     presets = {"default": {}, "code": dict(lr=0.002, weight_decay=1e-3, lr_gamma=20.0)}
     hparams: PadaHparams
     class_weight: Tensor
@@ -144,7 +145,8 @@ class TllibPada(TllibDann):
         super().build(part)
         self.weigh = tllib("reweight.pada").ClassWeightModule(self.hparams.temperature)
         self.register_buffer("class_weight", torch.ones(self.split.num_source))
-        self.every, self.target_features = 0, None
+        self.every = 0
+        self.target_features: Optional[Callable[[], Tensor]] = None
 
     def prepare(self, context: Context) -> None:
         super().prepare(context)
@@ -153,14 +155,13 @@ class TllibPada(TllibDann):
 
     def update(self, source: Batch, target: Batch, step: int, play: Players) -> Dict[str, Tensor]:
         if step and step % self.every == 0 and self.target_features is not None:
-            self.class_weight.copy_(self.weigh(self._target_logits()))
+            self.class_weight.copy_(self.weigh(self._logits_of(self.target_features())))
         return super().update(source, target, step, play)
 
     @torch.no_grad()
-    def _target_logits(self) -> Tensor:
-        f = self.target_features().to(self.class_weight.device)
+    def _logits_of(self, features: Tensor) -> Tensor:
         self.net.eval()
-        logits = self.net(f).float()
+        logits = self.net(features.to(self.class_weight.device)).float()
         self.net.train()
         return logits
 

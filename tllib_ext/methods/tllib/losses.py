@@ -4,7 +4,7 @@ The constants are those of tllib's example scripts; see :mod:`tllib_ext.methods.
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Tuple
 
 from torch import Tensor
 
@@ -25,7 +25,8 @@ class AdversarialHparams(TllibHparams):
 class TllibDann(TllibMethod):
     """`Domain-Adversarial Training of Neural Networks (JMLR 2016) <https://arxiv.org/abs/1505.07818>`_."""
 
-    part, Hparams, training_only = "alignment.dann", AdversarialHparams, ("loss.",)
+    part, Hparams = "alignment.dann", AdversarialHparams
+    training_only: Tuple[str, ...] = ("loss.",)
     presets = {"default": {}, "code": dict(weight_decay=1e-3, lr=0.01, lr_gamma=20.0)}
     hparams: AdversarialHparams
 

@@ -1,34 +1,38 @@
-r"""Where the rounds start from: small clusters joined by features and label histograms, and the naming of clusters."""
+r"""Initial responsibilities: k-means clusters merged by features and label histograms, and their matching to labels."""
 
+import warnings
 from typing import Dict, Sequence, Tuple
 
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 from scipy.special import betaln, gammaln
+from sklearn.cluster import KMeans
+from sklearn.exceptions import ConvergenceWarning
+from threadpoolctl import threadpool_limits
 
 from tllib_ext.labels.em import expected_counts
 
-__all__ = ["Worth", "name_clusters", "rename", "starting_points", "totals", "unevenness"]
+__all__ = ["GroupObjective", "match_clusters", "order_by_label", "initial_responsibilities", "cluster_totals", "rate_log_prior"]
 
 _LAMBDA = 0.1  # Dirichlet parameter of a cluster's label histogram: few labels per cluster
 _RIGHT = 0.6  # prior mean of the share of right labels in a class: more often right than not
 
 
-def name_clusters(counts: np.ndarray) -> np.ndarray:
-    r"""The most probable one-to-one naming of clusters by labels.
+def match_clusters(counts: np.ndarray) -> np.ndarray:
+    r"""The most probable one-to-one matching of clusters to labels.
 
-    A cluster with label counts :math:`c` that is named j has right labels :math:`c_j`, whose share has a Beta prior,
+    A cluster with label counts :math:`c` that is matched to j has right labels :math:`c_j`, whose share has a Beta prior,
     and wrong ones, whose distribution has a sparse Dirichlet prior; the sum of the log evidences is maximised over
     all permutations (Hungarian method). Counting right labels alone is not enough: with pair noise near one half a
     chain of neighbours can gain a few by moving up together, at the price of one class without any right label.
 
     Examples::
 
-        >>> name_clusters(np.array([[0., 5., 4.], [4., 0., 5.], [5., 4., 0.]]))
+        >>> match_clusters(np.array([[0., 5., 4.], [4., 0., 5.], [5., 4., 0.]]))
         array([1, 2, 0])
     """
     k, total = len(counts), counts.sum(1, keepdims=True)
-    # Classes share most of their rate, so the prior is as strong as half a class: many classes then vote together.
+    # Classes share most of their rate, so the prior is as strong as half a class.
     strength = 10 + 0.5 * counts.sum() / k
     a, b = _RIGHT * strength, (1 - _RIGHT) * strength
     cells = gammaln(counts + _LAMBDA) - gammaln(_LAMBDA)
@@ -38,40 +42,29 @@ def name_clusters(counts: np.ndarray) -> np.ndarray:
     return linear_sum_assignment(-(right + wrong))[1]
 
 
-def unevenness(r: np.ndarray, bounds: np.ndarray) -> float:
+def rate_log_prior(r: np.ndarray, bounds: np.ndarray) -> float:
     r"""Log prior of the matrix: :math:`10\sum_k\min(0,\log(d_k/\bar d))` with the shares :math:`d_k` of right labels.
 
     Classes have similar rates, so a class far below the mean is unlikely; even rates cost nothing, however high.
     """
     counts = expected_counts(r, bounds)
-    right = counts[np.arange(len(counts)), name_clusters(counts)]
+    right = counts[np.arange(len(counts)), match_clusters(counts)]
     share = (right + 0.5) / (counts.sum(1) + 1)
     return 10 * float(np.minimum(np.log(share * counts.sum() / (right.sum() + 0.5)), 0).sum())
 
 
-def _small_clusters(g: np.ndarray, number: int, rng: np.random.Generator, sweeps: int = 5) -> np.ndarray:
-    """Spherical k-means with greedy k-means++ seeding."""
-    chosen = [int(rng.integers(len(g)))]
-    gap = np.maximum(1 - g @ g[chosen[0]], 0).astype(np.float64)
-    for _ in range(number - 1):
-        if gap.sum() <= 1e-9:
-            break
-        picks = rng.choice(len(g), 6, p=gap / gap.sum())
-        gaps = np.minimum(gap, np.maximum(1 - g[picks] @ g.T, 0))
-        best = int(gaps.sum(1).argmin())
-        chosen.append(int(picks[best]))
-        gap = gaps[best]
-    centres = g[chosen]
-    for _ in range(sweeps):
-        cluster = (g @ centres.T).argmax(1)
-        centres = np.zeros_like(centres)
-        np.add.at(centres, cluster, g)
-        centres /= np.maximum(np.linalg.norm(centres, axis=1, keepdims=True), 1e-12)
+def _kmeans(g: np.ndarray, number: int, seed: int) -> np.ndarray:
+    """k-means of unit vectors; fewer clusters where samples coincide."""
+    kmeans = KMeans(number, n_init=1, max_iter=5, random_state=seed)
+    # One thread: with several, the centres' sums depend on which of them is first.
+    with warnings.catch_warnings(), threadpool_limits(1, user_api="openmp"):
+        warnings.simplefilter("ignore", ConvergenceWarning)  # fewer distinct samples than clusters
+        cluster = kmeans.fit_predict(g)
     return np.unique(cluster, return_inverse=True)[1]
 
 
-class Worth:
-    r"""Worth of a group: :math:`\frac1T\sum_i\cos(g_i,\sum_{j\ne i}g_j)` plus the log evidence of its label counts."""
+class GroupObjective:
+    r"""Objective of a group: :math:`\frac1T\sum_i\cos(g_i,\sum_{j\ne i}g_j)` plus the log evidence of its label counts."""
 
     def __init__(self, temperature: float, classes: int, size: int) -> None:
         self.temperature = temperature
@@ -84,25 +77,25 @@ class Worth:
         return np.where(n > 1, inner, 0) / self.temperature + self.cell[histogram].sum(-1) + self.row[n]
 
 
-def _join(sums: np.ndarray, histogram: np.ndarray, classes: int, worth: Worth) -> np.ndarray:
-    """Greedy agglomeration down to ``classes`` groups: the pair whose union loses least is joined."""
+def _merge(sums: np.ndarray, histogram: np.ndarray, classes: int, objective: GroupObjective) -> np.ndarray:
+    """Greedy agglomeration down to ``classes`` groups: the pair whose union loses least is merged."""
     gram, hist = sums @ sums.T, histogram.copy()
     owner, alive = np.arange(len(sums)), np.ones(len(sums), dtype=bool)
-    value = worth(np.diag(gram), hist)
+    value = objective(np.diag(gram), hist)
 
     def losses(i: int) -> np.ndarray:
-        loss = value[i] + value - worth(gram[i, i] + np.diag(gram) + 2 * gram[i], hist[i] + hist)
+        loss = value[i] + value - objective(gram[i, i] + np.diag(gram) + 2 * gram[i], hist[i] + hist)
         loss[~alive] = np.inf
         loss[i] = np.inf
         return loss
 
     table = np.stack([losses(i) for i in range(len(sums))])
     for _ in range(len(sums) - classes):
-        i, j = np.unravel_index(table.argmin(), table.shape)
+        i, j = (int(k) for k in np.unravel_index(table.argmin(), table.shape))
         gram[i] += gram[j]
         gram[:, i] += gram[:, j]
         hist[i] += hist[j]
-        value[i] = worth(gram[i, i], hist[i])
+        value[i] = objective(gram[i, i], hist[i])
         owner[owner == j] = i
         alive[j] = False
         table[j] = table[:, j] = np.inf
@@ -110,15 +103,17 @@ def _join(sums: np.ndarray, histogram: np.ndarray, classes: int, worth: Worth) -
     return np.unique(owner, return_inverse=True)[1]
 
 
-def _improve(sums: np.ndarray, histogram: np.ndarray, group: np.ndarray, worth: Worth, sweeps: int = 8) -> np.ndarray:
-    """Move small clusters between groups while the total worth grows."""
+def _reassign(
+    sums: np.ndarray, histogram: np.ndarray, group: np.ndarray, objective: GroupObjective, sweeps: int = 8
+) -> np.ndarray:
+    """Move small clusters between groups while the total objective grows."""
     classes = group.max() + 1
     total = np.zeros((classes, sums.shape[1]))
     hist = np.zeros((classes, histogram.shape[1]), dtype=np.int64)
     np.add.at(total, group, sums)
     np.add.at(hist, group, histogram)
     norm2, own2 = (total**2).sum(1), (sums**2).sum(1)
-    value = worth(norm2, hist)
+    value = objective(norm2, hist)
     for _ in range(sweeps):
         moved = False
         for m in range(len(sums)):
@@ -126,8 +121,8 @@ def _improve(sums: np.ndarray, histogram: np.ndarray, group: np.ndarray, worth: 
             left, left_hist = total[a] - sums[m], hist[a] - histogram[m]
             if left_hist.sum() == 0:
                 continue
-            left_value = worth(left @ left, left_hist)
-            joined = worth(norm2 + 2 * total @ sums[m] + own2[m], hist + histogram[m])
+            left_value = objective(left @ left, left_hist)
+            joined = objective(norm2 + 2 * total @ sums[m] + own2[m], hist + histogram[m])
             gain = joined - value + left_value - value[a]
             gain[a] = 0
             b = int(gain.argmax())
@@ -143,7 +138,7 @@ def _improve(sums: np.ndarray, histogram: np.ndarray, group: np.ndarray, worth: 
     return group
 
 
-def starting_points(
+def initial_responsibilities(
     g: np.ndarray,
     y: np.ndarray,
     bounds: np.ndarray,
@@ -152,28 +147,28 @@ def starting_points(
     draws: int = 2,
     cap: int = 320,
 ) -> Dict[str, np.ndarray]:
-    r"""Responsibilities to start from: the labels themselves, and clusters at each temperature.
+    r"""Initial responsibilities: the labels themselves, and merged clusters at each temperature.
 
-    Small temperatures listen to the features, large ones to the labels.
+    With small temperatures the features dominate, with large ones the labels.
     """
     classes = len(bounds) - 1
     eye = np.eye(classes, dtype=np.float32)
     points = {"labels": 0.3 * eye[y] + np.float32(0.7 / classes)}  # a high rate: it comes down faster than it goes up
     number = min(len(y), max(classes, min(8 * classes, len(y) // 3, max(cap, 2 * classes))))
     for draw in range(draws):
-        small = _small_clusters(g, number, np.random.default_rng([seed, draw]))
+        small = _kmeans(g, number, draws * seed + draw)
         if small.max() + 1 < classes:
             continue
-        sums, hist = totals(g, y, small, classes, small.max() + 1)
+        sums, hist = cluster_totals(g, y, small, classes, small.max() + 1)
         for temperature in temperatures:
-            worth = Worth(temperature, classes, len(y))
-            group = _improve(sums, hist, _join(sums, hist, classes, worth), worth)
+            objective = GroupObjective(temperature, classes, len(y))
+            group = _reassign(sums, hist, _merge(sums, hist, classes, objective), objective)
             r = 0.9 * eye[group[small]] + np.float32(0.1 / classes)
-            points[f"clusters {draw + 1} at {temperature:g}"] = rename(r, bounds)
+            points[f"clusters {draw + 1} at {temperature:g}"] = order_by_label(r, bounds)
     return points
 
 
-def totals(g: np.ndarray, y: np.ndarray, cluster: np.ndarray, classes: int, number: int) -> Tuple[np.ndarray, np.ndarray]:
+def cluster_totals(g: np.ndarray, y: np.ndarray, cluster: np.ndarray, classes: int, number: int) -> Tuple[np.ndarray, np.ndarray]:
     """Sum of the features and histogram of the labels of each of ``number`` clusters."""
     sums = np.zeros((number, g.shape[1]))
     hist = np.zeros((number, classes), dtype=np.int64)
@@ -182,8 +177,8 @@ def totals(g: np.ndarray, y: np.ndarray, cluster: np.ndarray, classes: int, numb
     return sums, hist
 
 
-def rename(r: np.ndarray, bounds: np.ndarray) -> np.ndarray:
-    """Responsibilities with their columns in the order of :func:`name_clusters`."""
+def order_by_label(r: np.ndarray, bounds: np.ndarray) -> np.ndarray:
+    """Responsibilities with column j for the cluster that :func:`match_clusters` assigns to label j."""
     out = np.empty_like(r)
-    out[:, name_clusters(expected_counts(r, bounds))] = r
+    out[:, match_clusters(expected_counts(r, bounds))] = r
     return out

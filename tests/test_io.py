@@ -177,15 +177,21 @@ def test_a_file_system_without_locks_is_used_unlocked(tmp_path, monkeypatch, num
     assert ran
 
 
-def test_another_error_of_a_lock_is_raised(tmp_path):
-    (tmp_path / ".lock").mkdir()
-    with pytest.raises(OSError), io.file_lock(tmp_path / ".lock"):
+def test_another_error_of_a_lock_is_raised(tmp_path, monkeypatch):
+    import fcntl
+
+    def flock(*_):
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with pytest.raises(OSError, match="Input/output"), io.file_lock(tmp_path / ".lock"):
         pass
 
 
-def test_a_pipe_in_place_of_a_lock_file_does_not_hang(tmp_path):
-    os.mkfifo(tmp_path / ".lock")
-    with io.file_lock(tmp_path / ".lock", blocking=False):
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
+def test_a_pipe_in_place_of_a_lock_file_is_an_error_and_does_not_hang(tmp_path, make):
+    make(tmp_path / ".lock")
+    with pytest.raises(UserError, match="not a regular file"), io.file_lock(tmp_path / ".lock"):
         pass
 
 

@@ -124,7 +124,10 @@ def file_lock(path: PathLike, blocking: bool = True) -> Iterator[None]:
         >>> with tempfile.TemporaryDirectory() as folder, file_lock(Path(folder, "lock")):
         ...     pass
     """
-    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    path = Path(path)
+    if path.exists() and not path.is_file():  # opening a pipe could wait for ever
+        raise UserError(f"{path} is not a regular file: remove it, it is the place of a lock file")
+    path.parent.mkdir(parents=True, exist_ok=True)
     # A soft lock (a file that exists) would outlive a killed process.
     lock = FileLock(path, fallback_to_soft=False)
     try:

@@ -250,7 +250,7 @@ X, Y = np.random.default_rng(0).normal(size=(12, 3)), np.arange(12) % 3
         ({}, (X, Y * 0, X), "ys holds 1 class"),
         ({}, (X, ["a", None] * 6, X), "ys has no label in 6 rows, the first is row 1"),
         ({}, (X, Y, X * np.nan), "Input Xt contains NaN"),
-        ({}, (X * np.inf, Y, X), "Input Xs contains infinity"),
+        ({}, (np.full_like(X, np.inf), Y, X), "Input Xs contains infinity"),
         ({}, (X, Y * np.nan, X), "Input ys contains NaN"),
         ({}, (X, Y, X[:1]), "minimum of 2"),
         ({"method": "cred"}, (X, Y, X), "did you mean 'credo'"),

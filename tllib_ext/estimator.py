@@ -15,7 +15,6 @@ from tllib_ext.labels.cached import estimate_once
 from tllib_ext.labels.encode import UNKNOWN, Labels, as_labels, decode_labels, encode_labels
 from tllib_ext.methods import METHODS
 from tllib_ext.methods.base import Method
-from tllib_ext.methods.context import Context
 from tllib_ext.methods.loss_history import LossHistory
 from tllib_ext.modules.heads import FeatureBottleneck
 from tllib_ext.split import LabelSplit
@@ -23,9 +22,9 @@ from tllib_ext.training.checkpoint import load_method
 from tllib_ext.training.domain import Domain, Steps
 from tllib_ext.training.fit import fit
 from tllib_ext.training.players import SGDPlayers
-from tllib_ext.training.predict import features_of, predict_domain
+from tllib_ext.training.predict import predict_domain
+from tllib_ext.training.prepare import prepare
 from tllib_ext.typing import Record
-from tllib_ext.vision.datasets.sampling import BalancedBatches, ShuffledBatches
 
 __all__ = ["NoisyUniDA"]
 
@@ -187,23 +186,17 @@ class NoisyUniDA(ClassifierMixin, BaseEstimator):
         return cls(FeatureBottleneck(self.n_features_in_, self.bottleneck_dim), split, hparams)
 
     def _train(self, method: Method, source: Domain, target: Domain, labels: np.ndarray, rate: float) -> None:
-        context = Context(
+        balanced, shuffled = prepare(
+            method,
+            source,
+            target,
+            labels,
             steps=self.steps,
-            num_source=len(source),
-            num_target=len(target),
+            batch=min(self.batch_size, len(source), len(target)),
             rate=rate,
             seed=self.seed,
-            source_labels=labels,
-            source_inputs=source.features,
-            target_inputs=target.features,
             say=print if self.verbose else lambda text: None,
-            source_features=lambda: features_of(method.backbone, source),
-            target_features=lambda: features_of(method.backbone, target),
         )
-        method.prepare(context)
-        batch = min(self.batch_size, len(source), len(target))
-        balanced = BalancedBatches(method.balance_labels(labels), batch, self.seed)
-        shuffled = ShuffledBatches(len(target), batch, self.seed)
         fit(
             method,
             SGDPlayers(method.players(), self.lr, self.steps, schedule=method.lr_factor),

@@ -12,7 +12,6 @@ from tllib_ext.errors import NonFiniteLoss, StopRequested, UserError, printable
 from tllib_ext.evaluation.files import write_predictions
 from tllib_ext.evaluation.openset import OpenSetReport
 from tllib_ext.io import remove_temporary_files
-from tllib_ext.methods.context import Context
 from tllib_ext.methods.loss_history import LossHistory
 from tllib_ext.training.build import RunParts
 from tllib_ext.training.checkpoint import load_checkpoint, save_checkpoint, save_model
@@ -22,11 +21,11 @@ from tllib_ext.training.fit import Meter, fit
 from tllib_ext.training.outputs import compute_outputs, write_outputs
 from tllib_ext.training.players import SGDPlayers
 from tllib_ext.training.precision import Precision
-from tllib_ext.training.predict import features_of, predict_domain, report_on
+from tllib_ext.training.predict import predict_domain, report_on
+from tllib_ext.training.prepare import prepare
 from tllib_ext.training.recorder import Recorder
 from tllib_ext.training.run_dir import Lock, Stopper, check_folder, differences, read_config, run_folder
 from tllib_ext.training.tensorboard import add_evaluation
-from tllib_ext.vision.datasets.sampling import BalancedBatches, ShuffledBatches
 
 __all__ = ["Outcome", "train"]
 
@@ -83,10 +82,10 @@ class _Training:
         state = gather_objects(self._unfinished() if rank() == 0 else None)[0]
         self.say(head(parts, folder))
         method.audit = LossHistory(len(parts.noisy), parts.data.split.num_source, parts.device)
-        method.prepare(_context(parts, self.say))
-        # Before a checkpoint is loaded: a method may change these labels later, the batches depend on the first ones.
-        labels, batch = method.balance_labels(parts.noisy.targets), config.batch_size * world_size()
-        self.samplers = (BalancedBatches(labels, batch, config.seed), ShuffledBatches(len(parts.target), batch, config.seed))
+        self.samplers = prepare(
+            method, parts.source, parts.target, parts.noisy.targets, steps=config.steps, rate=parts.noisy.rate,
+            batch=config.batch_size * world_size(), seed=config.seed, say=self.say,
+        )  # fmt: skip
         self.play = SGDPlayers(
             method.players(), config.lr, config.steps, config.momentum, config.weight_decay, scaler=self.precision.scaler,
             schedule=method.lr_factor,
@@ -266,22 +265,6 @@ class _Training:
             best = max(scored, key=lambda line: line["os"])
             results.update(oracle_os=best["os"], oracle_step=best["step"])
         return results
-
-
-def _context(parts: RunParts, say: Callable[[str], None]) -> Context:
-    return Context(
-        steps=parts.config.steps,
-        num_source=len(parts.source),
-        num_target=len(parts.target),
-        rate=parts.noisy.rate,
-        seed=parts.config.seed,
-        source_labels=parts.noisy.targets,
-        source_inputs=parts.source.features,
-        target_inputs=parts.target.features,
-        say=say,
-        source_features=lambda: features_of(parts.method.backbone, parts.source),
-        target_features=lambda: features_of(parts.method.backbone, parts.target),
-    )
 
 
 def _write_outputs(parts: RunParts, folder: Path, last: Dict[str, Any]) -> None:

@@ -1,0 +1,59 @@
+"""What comes before the first step: the method's preparation and the order in which it will see the samples."""
+
+from typing import Callable, Tuple
+
+import numpy as np
+
+from tllib_ext.methods.base import Method
+from tllib_ext.methods.context import Context
+from tllib_ext.training.domain import Domain
+from tllib_ext.training.predict import features_of
+from tllib_ext.vision.datasets.sampling import BalancedBatches, ShuffledBatches
+
+__all__ = ["prepare"]
+
+
+def prepare(
+    method: Method,
+    source: Domain,
+    target: Domain,
+    labels: np.ndarray,
+    *,
+    steps: int,
+    batch: int,
+    rate: float,
+    seed: int,
+    say: Callable[[str], None],
+) -> Tuple[BalancedBatches, ShuffledBatches]:
+    r"""Prepare a method for its data; returns the samplers of source and target batches.
+
+    A checkpoint is loaded after this: a method may change the labels of its balanced batches later, but the batches
+    depend on the first ones.
+
+    Args:
+        method (Method): on the device of the domains
+        source (Domain), target (Domain): training data
+        labels (numpy.ndarray): :math:`(N_s,)` given source labels, possibly wrong
+        steps (int): iterations of the whole run
+        batch (int): samples per domain and step, over all processes
+        rate (float): noise rate for methods that need one
+        seed (int): the run's seed
+        say (callable): prints a line to the log
+    """
+    method.prepare(
+        Context(
+            steps=steps,
+            num_source=len(source),
+            num_target=len(target),
+            rate=rate,
+            seed=seed,
+            source_labels=labels,
+            source_inputs=source.features,
+            target_inputs=target.features,
+            say=say,
+            source_features=lambda: features_of(method.backbone, source),
+            target_features=lambda: features_of(method.backbone, target),
+        )
+    )
+    balanced = BalancedBatches(method.balance_labels(labels), batch, seed)
+    return balanced, ShuffledBatches(len(target), batch, seed)

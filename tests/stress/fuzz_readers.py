@@ -1,4 +1,4 @@
-"""What is thrown at every reader of outside files: texts, bytes and good files with a few bytes changed."""
+"""Fuzzing of every reader of user files: texts, bytes, and valid files with a few bytes changed."""
 
 import io
 import json
@@ -40,7 +40,7 @@ GOOD_CSV = b"index,path,label,predicted,score,threshold,top1,p1,top2,p2,top3,p3\
 
 
 def damaged(good, words):
-    """A good file with a few bytes or words changed, left out, repeated or put in."""
+    """A valid file with a few bytes or words replaced, deleted, repeated or inserted."""
 
     def apply(edits):
         data = bytearray(good)
@@ -62,14 +62,14 @@ def damaged(good, words):
 
 
 def lines(words):
-    """Lines made of words that mean something to the reader, and of any text."""
+    """Lines of words that the reader knows, and of arbitrary text."""
     word = st.one_of(st.sampled_from(words), st.text(max_size=6))
     line = st.lists(word, max_size=6).map("".join)
     return st.lists(line, max_size=6).map(lambda rows: "\n".join(rows).encode("utf-8", "surrogatepass"))
 
 
 def arrays():
-    """Archives of arrays of the right names and of any type and shape."""
+    """``.npz`` archives with the expected names and arrays of any type and shape."""
     dtype = st.sampled_from(["f4", "f8", "i8", "u1", "u8", "?", "c8", "U3", "S2", "M8[s]", "f2"])
     shape = st.lists(st.integers(0, 4), max_size=3)
     array = st.tuples(shape, dtype, st.integers(-2, 3)).map(lambda a: np.full(a[0], a[2]).astype(a[1]))
@@ -78,7 +78,7 @@ def arrays():
 
 
 def matrices():
-    """Arrays of any type and shape in ``.npy`` form."""
+    """``.npy`` files of any type and shape."""
     shape = st.lists(st.integers(0, 4), max_size=3)
     dtype = st.sampled_from(["f4", "f8", "i8", "?", "c8", "U3", "V3"])
     return st.tuples(shape, dtype).map(lambda a: _npy(np.zeros(a[0]).astype(a[1]) if a[1] != "V3" else np.zeros(a[0], "V3")))
@@ -93,7 +93,7 @@ CSV_WORDS = [*GOOD_CSV.decode().split("\n")[0].split(","), ",", "\n", "mug",
              "'=pen", "unknown", "1", "nan", "inf", '"', "-0", "\r"]  # fmt: skip
 CELLS = ["0.5", ",", "0", "1", "nan", "1e999", '"', "-1", "\n"]
 JSON_WORDS = ['{"split": ', '"shared": ', "[", "]", "{", "}", '"a"', ",", "1", "null", "NaN"]
-#: name -> file's name, a good file, generated ones, words to damage it with, what reads it
+#: name -> file name, a valid file, generated files, words for damaging it, the reader
 READERS = {
     "image list": ("list.txt", GOOD_LIST, lines(LIST_WORDS), LIST_WORDS,
                    lambda file: ImageList(str(file.parent), ["x", "y", "z"], file)),
@@ -107,7 +107,7 @@ READERS = {
 
 
 def fuzz(name, cases, number, folder):
-    """Try ``cases`` files on one reader with the seed ``number``; returns how many were tried and how many refused."""
+    """Read ``cases`` files with one reader, seed ``number``; returns how many were tried and how many refused."""
     stem, good, generated, words, read = READERS[name]
     count = {"tried": 0, "refused": 0}
 

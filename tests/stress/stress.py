@@ -1,15 +1,14 @@
-"""Try to lose something, and write down what happened.
+"""Fault injection: kill runs, interrupt torchrun, watch a long run, read damaged files; record the outcome.
 
-    python tests/stress/stress.py kill [--kills 8] [--methods divergence,dance]     SIGKILL at random moments, then go on
-    python tests/stress/stress.py torchrun                                                the same with two processes, once
-    python tests/stress/stress.py long [--steps 20000]                                    memory, open files, time per step
-    python tests/stress/stress.py fuzz [--cases 100000]                                   every reader on damaged files
-    python tests/stress/stress.py table                                                   docs/reliability.md from the record
+    python tests/stress/stress.py kill [--kills 8] [--methods divergence,dance]     SIGKILL at random times, then resume
+    python tests/stress/stress.py torchrun                                          SIGKILL and SIGTERM with two processes
+    python tests/stress/stress.py long [--steps 20000]                              memory, open files, time per step
+    python tests/stress/stress.py fuzz [--cases 100000]                             every file reader on damaged files
+    python tests/stress/stress.py table                                             docs/reliability.md from the record
 
-Every part adds what it measured to docs/reliability.json and writes the table in docs/reliability.md anew.
+With --record a part updates docs/reliability.json and the tables in docs/reliability.md.
 """
 
-import importlib.util
 import json
 import os
 import random
@@ -23,14 +22,14 @@ from datetime import date
 from pathlib import Path
 from typing import Any, Dict, List
 
-from small_runs import (
-    contents,
-    drafts,
+from forked_runs import (
     features_flags,
+    fork_run,
     images_flags,
-    launch,
-    wait_and_kill,
-    warm_up,
+    kill_after,
+    preload,
+    read_outputs,
+    temporary_files,
     write_features,
     write_images,
 )
@@ -44,36 +43,36 @@ RECORD, PAGE = ROOT / "docs" / "reliability.json", ROOT / "docs" / "reliability.
 
 
 def kill(args: Any, work: Path) -> Dict[str, Any]:
-    """Kill runs at random moments until there were enough kills; every run must end as the one nobody killed."""
+    """Kill runs at random times and resume them; every one must end with the files of an uninterrupted run."""
     from tllib_ext.training.checkpoint import load_checkpoint
 
     rng, rows, inputs = random.Random(args.seed), [], {"features": write_features(work / "features"), "images": work / "images"}
     write_images(inputs["images"])
-    warm_up(inputs["features"])
+    preload(inputs["features"])
     for name in args.methods.split(","):
         method, _, kind = name.partition("@")
         more = ("-m", method, "--steps", args.steps, "--eval-every", 20, "--checkpoint-every", 5)
         if kind == "images":
             more = ("-m", method, "--steps", 16, "--eval-every", 8, "--checkpoint-every", 3, "-j", 1, "--cache", "off")
         words = (images_flags if kind == "images" else features_flags)(inputs[kind or "features"]) + list(map(str, more))
-        calm, begin = work / f"{name}_calm", time.monotonic()
-        os.waitpid(launch([*words, "--log", str(calm)], work / f"{name}_calm.log"), 0)
-        expected, duration = contents(calm), time.monotonic() - begin
+        reference, begin = work / f"{name}_reference", time.monotonic()
+        os.waitpid(fork_run([*words, "--log", str(reference)], work / f"{name}_reference.log"), 0)
+        expected, duration = read_outputs(reference), time.monotonic() - begin
         row: Dict[str, Any] = {"run": f"{method} on {kind or 'features'}", "kills": 0, "while a file was written": 0,
                                "before the first checkpoint": 0, "runs": 0, "same bytes": 0}  # fmt: skip
         folder, begun = work / f"{name}_0", False
         while row["kills"] < args.kills or begun:
-            child = launch([*words, "--log", str(folder)], work / f"{folder.name}.log")
+            child = fork_run([*words, "--log", str(folder)], work / f"{folder.name}.log")
             enough, in_checkpoint = row["kills"] >= args.kills, row["kills"] % 3 == 2
             delay = 1e9 if enough else rng.uniform(0, duration * (0.5 if in_checkpoint else 1))
-            begun = wait_and_kill(child, folder, delay, in_checkpoint and not enough)
+            begun = kill_after(child, folder, delay, in_checkpoint and not enough)
             if begun:
                 row["kills"] += 1
-                row["while a file was written"] += bool(drafts(folder))
-                row["before the first checkpoint"] += load_checkpoint(folder) is None  # raises if what is there is torn
+                row["while a file was written"] += bool(temporary_files(folder))
+                row["before the first checkpoint"] += load_checkpoint(folder) is None  # a torn checkpoint raises
             else:
                 row["runs"] += 1
-                row["same bytes"] += contents(folder) == expected and not drafts(folder)
+                row["same bytes"] += read_outputs(folder) == expected and not temporary_files(folder)
                 folder = work / f"{name}_{row['runs']}"
         print(json.dumps(row), flush=True)
         rows.append(row)
@@ -81,18 +80,11 @@ def kill(args: Any, work: Path) -> Dict[str, Any]:
 
 
 def torchrun(args: Any, work: Path) -> Dict[str, Any]:
-    """Two processes: killed once after a checkpoint, stopped once by SIGTERM to torchrun, then run to the end."""
+    """Two processes: SIGKILL after a checkpoint, SIGTERM to torchrun after the next, then run to the end."""
     features = write_features(work / "features")
-    script = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--nproc_per_node",
-        "2",
-        "--",
-        str(ROOT / "examples" / "noisy_unida.py"),
-    ]  # without -- torchrun takes --log for its own; fmt: skip
+    # Without "--" torchrun takes --log as its own option.
+    script = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", "--",
+              str(ROOT / "examples" / "noisy_unida.py")]  # fmt: skip
 
     def start(log: Path) -> subprocess.Popen:
         words = [*features_flags(features), "--steps", str(args.steps), "--checkpoint-every", "5", "--log", str(log)]
@@ -106,14 +98,14 @@ def torchrun(args: Any, work: Path) -> Dict[str, Any]:
                 raise UserError(f"a run ended with {process.returncode} before its checkpoint; see {folder}.log")
             time.sleep(0.05)
 
-    if start(work / "calm").wait():
-        raise UserError(f"the uninterrupted run failed; see {work / 'calm.log'}")
-    folder, begin = work / "hurt", time.time()
+    if start(work / "reference").wait():
+        raise UserError(f"the uninterrupted run failed; see {work / 'reference.log'}")
+    folder, begin = work / "interrupted", time.time()
     process = start(folder)
     wait_for_checkpoint(process, folder, begin)
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-    for victim in (process.pid, *map(int, children)):  # torchrun puts its processes into sessions of their own
-        os.kill(victim, signal.SIGKILL)
+    for pid in (process.pid, *map(int, children)):  # torchrun starts its processes in sessions of their own
+        os.kill(pid, signal.SIGKILL)
     process.wait()
     begin, process = time.time(), start(folder)
     wait_for_checkpoint(process, folder, begin)
@@ -123,11 +115,11 @@ def torchrun(args: Any, work: Path) -> Dict[str, Any]:
     if start(folder).wait():
         raise UserError(f"the resumed run failed; see {folder}.log")
     return {"processes": 2, "steps": args.steps, "killed": 1, "said that it stopped": stopped,
-            "same bytes": contents(folder) == contents(work / "calm")}  # fmt: skip
+            "same bytes": read_outputs(folder) == read_outputs(work / "reference")}  # fmt: skip
 
 
 def long(args: Any, work: Path) -> Dict[str, Any]:
-    """Watch a long run from outside: memory, open files and processor time at every evaluation."""
+    """Sample memory, open files and processor time of a long run at every evaluation."""
     log, every = work / "long", max(1, args.steps // 20)
     words = [*features_flags(write_features(work / "features")), "--steps", str(args.steps), "--eval-every", str(every),
              "--log", str(log)]  # fmt: skip
@@ -140,24 +132,24 @@ def long(args: Any, work: Path) -> Dict[str, Any]:
             done = (log / "results.jsonl").read_bytes().count(b"\n") if (log / "results.jsonl").exists() else 0
             if done > len(samples):
                 try:
-                    samples.append({"step": done * every, **watch(process.pid)})
-                except (OSError, IndexError):  # it ended between two looks
+                    samples.append({"step": done * every, **sample_process(process.pid)})
+                except (OSError, IndexError):  # the process has ended
                     break
     if process.wait():
         raise UserError(f"the long run ended with {process.returncode}; see {work / 'long.log'}")
-    settled = [sample for sample in samples if sample["step"] >= args.steps // 10]
-    first, last, half = settled[0], settled[-1], settled[len(settled) // 2]
+    steady = [sample for sample in samples if sample["step"] >= args.steps // 10]
+    first, last, half = steady[0], steady[-1], steady[len(steady) // 2]
 
     def milliseconds(a: Dict[str, Any], b: Dict[str, Any]) -> float:
         return round(1000 * (b["cpu_s"] - a["cpu_s"]) / (b["step"] - a["step"]), 3)
 
     return {"steps": args.steps, "samples": samples, "from_step": first["step"],
             "memory_growth": round(last["rss_kib"] / first["rss_kib"] - 1, 4),
-            "open_files": sorted({sample["open_files"] for sample in settled}),
+            "open_files": sorted({sample["open_files"] for sample in steady}),
             "ms_per_step": [milliseconds(first, half), milliseconds(half, last)]}  # fmt: skip
 
 
-def watch(pid: int) -> Dict[str, Any]:
+def sample_process(pid: int) -> Dict[str, Any]:
     """Resident memory, open files and processor seconds of a process."""
     rss = [line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("VmRSS")][0]
     clock = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
@@ -166,22 +158,21 @@ def watch(pid: int) -> Dict[str, Any]:
 
 
 def fuzz(args: Any, work: Path) -> Dict[str, Any]:
-    """Every reader on generated and damaged files: what it cannot read is a UserError, nothing else."""
-    spec = importlib.util.spec_from_file_location("fuzz_readers", ROOT / "tests" / "fuzz_readers.py")
-    readers = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(readers)
-    each = -(-args.cases // len(readers.READERS))
+    """Every reader on generated and damaged files: it reads them or raises UserError, nothing else."""
+    import fuzz_readers  # needs hypothesis
+
+    each = -(-args.cases // len(fuzz_readers.READERS))
     rows = []
-    for name in readers.READERS:
+    for name in fuzz_readers.READERS:
         begin = time.monotonic()
-        tried, refused = readers.fuzz(name, each, args.seed, work)
+        tried, refused = fuzz_readers.fuzz(name, each, args.seed, work)
         rows.append({"reader": name, "cases": tried, "refused": refused, "seconds": round(time.monotonic() - begin)})
         print(json.dumps(rows[-1]), flush=True)
     return {"seed": args.seed, "rows": rows}
 
 
 def write_page(record: Dict[str, Any]) -> None:
-    """Put the record between the page's marks as tables."""
+    """Write the record as tables between the marks of the page."""
     from tllib_ext.io import write_between_marks
 
     def table(rows: List[Dict[str, Any]]) -> List[str]:
@@ -202,7 +193,7 @@ def write_page(record: Dict[str, Any]) -> None:
 
 
 def add_to_record(part: str, result: Dict[str, Any]) -> Dict[str, Any]:
-    """docs/reliability.json with one part replaced."""
+    """Replace one part of docs/reliability.json; returns the whole record."""
     import platform
 
     import torch
@@ -217,7 +208,7 @@ def add_to_record(part: str, result: Dict[str, Any]) -> Dict[str, Any]:
 
 
 def main() -> int:
-    """One part of the stress, or the table alone."""
+    """Run one part, or write the tables alone."""
     parser = Parser(description=__doc__)
     parser.add_argument("part", choices=["kill", "torchrun", "long", "fuzz", "table"])
     parser.add_argument("--methods", default="divergence,dance,credo,credo@images", help="of kill (default: %(default)s)")
@@ -225,7 +216,8 @@ def main() -> int:
     parser.add_argument("--steps", type=argument(COUNT), help="default: 60 (kill), 200 (torchrun), 20000 (long)")
     parser.add_argument("--cases", type=argument(COUNT), default=100_000, help="of fuzz, over all readers (default: 100000)")
     parser.add_argument("--seed", type=argument(SEED), default=0)
-    parser.add_argument("--keep", metavar="DIR", help="work there and leave everything, instead of in a temporary folder")
+    parser.add_argument("--keep", metavar="DIR", help="work in this folder and leave all files there")
+    parser.add_argument("--record", action="store_true", help="update docs/reliability.json and docs/reliability.md")
     args = parser.parse_args()
     if args.part != "table":
         args.steps = args.steps or {"kill": 60, "torchrun": 200, "long": 20_000}.get(args.part)
@@ -236,7 +228,10 @@ def main() -> int:
         finally:
             if args.keep is None:
                 shutil.rmtree(work, ignore_errors=True)
-        write_page(add_to_record(args.part, result))
+        if args.record:
+            write_page(add_to_record(args.part, result))
+        elif "rows" not in result:
+            print(json.dumps(result))
     else:
         write_page(json.loads(RECORD.read_text()))
     return 0

@@ -1,4 +1,4 @@
-"""Damaged and generated files: a reader understands them or says what is wrong, and raises nothing else.
+"""Damaged and generated files: a reader reads them or raises UserError with a message, and nothing else.
 
 ``python tests/stress/stress.py fuzz`` does the same with a hundred thousand files.
 """
@@ -12,7 +12,7 @@ from fuzz_readers import READERS, fuzz
 @pytest.mark.parametrize("name", READERS)
 def test_readers_refuse_what_they_cannot_read(name, tmp_path):
     with warnings.catch_warnings():
-        warnings.simplefilter("error")  # a warning would be a line on stderr that nobody explains
+        warnings.simplefilter("error")  # a warning would be an unexplained line on stderr
         tried, refused = fuzz(name, 60, 0, tmp_path)
     assert tried >= 60 and 0 < refused <= tried
 

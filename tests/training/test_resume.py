@@ -10,7 +10,7 @@ import time
 import pytest
 import torch
 from conftest import ROOT
-from small_runs import SAME, contents, drafts, launch, wait_and_kill, warm_up, write_features
+from forked_runs import COMPARED_FILES, fork_run, kill_after, preload, read_outputs, temporary_files, write_features
 
 from tllib_ext.cli import train
 from tllib_ext.methods import METHODS
@@ -54,35 +54,35 @@ def die_at(monkeypatch, name, number):
     ("coteaching", "evaluate", 1),  # before the first evaluation is on file
 ])  # fmt: skip
 def test_a_dead_run_goes_on_to_the_same_bytes(feature_root, tmp_path, monkeypatch, capsys, method, where, number):
-    assert go(feature_root, tmp_path / "calm", "-m", method) == 0
+    assert go(feature_root, tmp_path / "reference", "-m", method) == 0
     with monkeypatch.context() as context:
         die_at(context, where, number)
         with pytest.raises(Died):
-            go(feature_root, tmp_path / "hurt", "-m", method)
-    assert not (tmp_path / "hurt" / "results.json").exists()
-    if load_checkpoint(tmp_path / "hurt") is not None:  # a line that was being written when the machine died
-        with open(tmp_path / "hurt" / "results.jsonl", "a") as file:
+            go(feature_root, tmp_path / "interrupted", "-m", method)
+    assert not (tmp_path / "interrupted" / "results.json").exists()
+    if load_checkpoint(tmp_path / "interrupted") is not None:  # a line that was being written when the machine died
+        with open(tmp_path / "interrupted" / "results.jsonl", "a") as file:
             file.write('{"step": 99, "os": 0.')
     capsys.readouterr()
-    assert go(feature_root, tmp_path / "hurt", "-m", method) == 0
+    assert go(feature_root, tmp_path / "interrupted", "-m", method) == 0
     assert "going on at step" in capsys.readouterr().out
-    for name in SAME:
-        assert (tmp_path / "hurt" / name).read_bytes() == (tmp_path / "calm" / name).read_bytes(), name
+    for name in COMPARED_FILES:
+        assert (tmp_path / "interrupted" / name).read_bytes() == (tmp_path / "reference" / name).read_bytes(), name
 
 
 def test_a_run_without_a_checkpoint_starts_anew_and_leaves_no_old_lines(feature_root, tmp_path, monkeypatch):
     words = ("--checkpoint-every", "100", "--eval-every", "2")
-    assert go(feature_root, tmp_path / "calm", *words) == 0
+    assert go(feature_root, tmp_path / "reference", *words) == 0
     with monkeypatch.context() as context:
         die_at(context, "after_step", 7)
         with pytest.raises(Died):
-            go(feature_root, tmp_path / "hurt", *words)
-    (tmp_path / "hurt" / "checkpoints").mkdir()
-    (tmp_path / "hurt" / "checkpoints" / ".last.pt.123.part").write_bytes(b"half a checkpoint")
-    assert len((tmp_path / "hurt" / "results.jsonl").read_text().splitlines()) == 3
-    assert go(feature_root, tmp_path / "hurt", *words) == 0
-    assert contents(tmp_path / "hurt") == contents(tmp_path / "calm")
-    assert not drafts(tmp_path / "hurt")
+            go(feature_root, tmp_path / "interrupted", *words)
+    (tmp_path / "interrupted" / "checkpoints").mkdir()
+    (tmp_path / "interrupted" / "checkpoints" / ".last.pt.123.part").write_bytes(b"half a checkpoint")
+    assert len((tmp_path / "interrupted" / "results.jsonl").read_text().splitlines()) == 3
+    assert go(feature_root, tmp_path / "interrupted", *words) == 0
+    assert read_outputs(tmp_path / "interrupted") == read_outputs(tmp_path / "reference")
+    assert not temporary_files(tmp_path / "interrupted")
 
 
 def test_neither_evaluations_nor_checkpoints_change_the_model(feature_root, tmp_path):
@@ -166,26 +166,26 @@ def test_torn_lines_are_left_out(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_goes_on(feature_root, tmp_path, monkeypatch, method):
-    assert go(feature_root, tmp_path / "calm", "-m", method) == 0
+    assert go(feature_root, tmp_path / "reference", "-m", method) == 0
     with monkeypatch.context() as context:
         die_at(context, "after_step", 8)
         with pytest.raises(Died):
-            go(feature_root, tmp_path / "hurt", "-m", method)
-    assert go(feature_root, tmp_path / "hurt", "-m", method) == 0
-    assert contents(tmp_path / "hurt") == contents(tmp_path / "calm")
+            go(feature_root, tmp_path / "interrupted", "-m", method)
+    assert go(feature_root, tmp_path / "interrupted", "-m", method) == 0
+    assert read_outputs(tmp_path / "interrupted") == read_outputs(tmp_path / "reference")
 
 
 @pytest.mark.slow
 def test_sigkill_at_random_moments(tmp_path):
-    warm_up(write_features(tmp_path / "features"))
+    preload(write_features(tmp_path / "features"))
     words = [str(tmp_path / "features"), *FLAGS, "--steps", "40", "--checkpoint-every", "2", "--log"]
     begin = time.monotonic()
-    os.waitpid(launch([*words, str(tmp_path / "calm")], tmp_path / "calm.log"), 0)
-    duration, rng, folder = time.monotonic() - begin, random.Random(0), tmp_path / "hurt"
+    os.waitpid(fork_run([*words, str(tmp_path / "reference")], tmp_path / "reference.log"), 0)
+    duration, rng, folder = time.monotonic() - begin, random.Random(0), tmp_path / "interrupted"
     for number in range(6):
-        child = launch([*words, str(folder)], tmp_path / "hurt.log")
-        if not wait_and_kill(child, folder, rng.uniform(0, duration), in_checkpoint=number % 2 == 0):
+        child = fork_run([*words, str(folder)], tmp_path / "interrupted.log")
+        if not kill_after(child, folder, rng.uniform(0, duration), in_checkpoint=number % 2 == 0):
             break
     else:
-        os.waitpid(launch([*words, str(folder)], tmp_path / "hurt.log"), 0)
-    assert contents(folder) == contents(tmp_path / "calm")
+        os.waitpid(fork_run([*words, str(folder)], tmp_path / "interrupted.log"), 0)
+    assert read_outputs(folder) == read_outputs(tmp_path / "reference")

@@ -7,13 +7,13 @@ import time
 
 import pytest
 import torch
-from small_runs import (
-    contents,
-    drafts,
+from forked_runs import (
     features_flags,
+    fork_run,
     images_flags,
-    launch,
-    warm_up,
+    preload,
+    read_outputs,
+    temporary_files,
     write_features,
     write_images,
 )
@@ -29,7 +29,7 @@ from tllib_ext.training.run_dir import Stopper
 @pytest.fixture(scope="module")
 def root(tmp_path_factory):
     root = write_features(tmp_path_factory.mktemp("signals") / "features")
-    warm_up(root)
+    preload(root)
     return root
 
 
@@ -62,17 +62,19 @@ def own_lines(log):
 def test_a_signal_saves_and_the_same_command_goes_on(root, tmp_path, number, code):
     words = [*features_flags(root), "--steps", "60", "--checkpoint-every", "4", "--eval-every", "30", "--log"]
     if number == signal.SIGTERM:
-        assert end(launch([*words, str(tmp_path / "calm")], tmp_path / "calm.log")) == 0
-    child = launch([*words, str(tmp_path / "hurt")], tmp_path / "hurt.log", lambda: setattr(Stopper, "__init__", slow_init))
-    wait_for(tmp_path / "hurt" / "checkpoints" / "last.pt", child)
+        assert end(fork_run([*words, str(tmp_path / "reference")], tmp_path / "reference.log")) == 0
+    child = fork_run(
+        [*words, str(tmp_path / "interrupted")], tmp_path / "interrupted.log", lambda: setattr(Stopper, "__init__", slow_init)
+    )
+    wait_for(tmp_path / "interrupted" / "checkpoints" / "last.pt", child)
     os.kill(child, number)
     assert end(child) == code
-    said = own_lines(tmp_path / "hurt.log")
-    step = load_checkpoint(tmp_path / "hurt")["step"]
-    assert said == [f"stopped after step {step}, saved in {tmp_path / 'hurt'}; the same command goes on from there"]
+    said = own_lines(tmp_path / "interrupted.log")
+    step = load_checkpoint(tmp_path / "interrupted")["step"]
+    assert said == [f"stopped after step {step}, saved in {tmp_path / 'interrupted'}; the same command goes on from there"]
     if number == signal.SIGTERM:
-        assert end(launch([*words, str(tmp_path / "hurt")], tmp_path / "hurt.log")) == 0
-        assert contents(tmp_path / "hurt") == contents(tmp_path / "calm")
+        assert end(fork_run([*words, str(tmp_path / "interrupted")], tmp_path / "interrupted.log")) == 0
+        assert read_outputs(tmp_path / "interrupted") == read_outputs(tmp_path / "reference")
 
 
 def slow_init(self, whole=Stopper.__init__):
@@ -86,7 +88,7 @@ def test_a_second_signal_stops_at_once(root, tmp_path):
     def sleepy():
         run_module._Training.save = lambda *args: ((tmp_path / "saving").touch(), time.sleep(600))
 
-    child = launch([*features_flags(root), "--steps", "40", "--checkpoint-every", "1", "--log", str(tmp_path / "run")],
+    child = fork_run([*features_flags(root), "--steps", "40", "--checkpoint-every", "1", "--log", str(tmp_path / "run")],
                    tmp_path / "log", sleepy)  # fmt: skip
     wait_for(tmp_path / "saving", child)
     os.kill(child, signal.SIGTERM)
@@ -112,7 +114,7 @@ def test_torchruns_echo_of_a_signal_is_not_a_second_one(monkeypatch):
 def test_a_signal_to_the_whole_group_spares_the_decoding_processes(root, tmp_path):
     write_images(tmp_path / "images")
     words = [*images_flags(tmp_path / "images"), "--steps", "400", "--checkpoint-every", "1", "-j", "1", "--cache", "off"]
-    child = launch([*words, "--log", str(tmp_path / "run")], tmp_path / "log", os.setsid)
+    child = fork_run([*words, "--log", str(tmp_path / "run")], tmp_path / "log", os.setsid)
     wait_for(tmp_path / "run" / "checkpoints" / "last.pt", child)
     os.killpg(child, signal.SIGTERM)
     assert end(child) == 143
@@ -127,24 +129,24 @@ def test_a_full_disk_is_one_line_and_the_checkpoint_stays(root, tmp_path, limit)
     def dies():
         run_module._Training.evaluate = lambda *args: os._exit(9)
 
-    assert end(launch(words, tmp_path / "log", dies)) == 9
+    assert end(fork_run(words, tmp_path / "log", dies)) == 9
     kept = (tmp_path / "run" / "checkpoints" / "last.pt").read_bytes()
     state = torch.load(tmp_path / "run" / "checkpoints" / "last.pt", weights_only=True)
     torch.save({**state, "step": 4}, tmp_path / "run" / "checkpoints" / "last.pt")
     kept = (tmp_path / "run" / "checkpoints" / "last.pt").read_bytes()
     assert len(kept) > 9000
     (tmp_path / "log").unlink()
-    code = end(launch(words, tmp_path / "log", lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))))
+    code = end(fork_run(words, tmp_path / "log", lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))))
     said = own_lines(tmp_path / "log") if limit > 300 else ["error: no disk space left"]  # 300 bytes: not even room for the log
     assert code == 1 and len(said) == 1 and said[0].startswith("error: no disk space left"), said
-    assert (tmp_path / "run" / "checkpoints" / "last.pt").read_bytes() == kept and not drafts(tmp_path / "run")
+    assert (tmp_path / "run" / "checkpoints" / "last.pt").read_bytes() == kept and not temporary_files(tmp_path / "run")
     assert not (tmp_path / "run" / "results.json").exists()
 
 
 def test_a_fresh_run_on_a_full_disk(root, tmp_path):
     words = [*features_flags(root), "--steps", "12", "--log", str(tmp_path / "run")]
-    assert end(launch(words, tmp_path / "log", lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1500, 1500)))) == 1
-    assert not (tmp_path / "run" / "config.json").exists() and not drafts(tmp_path / "run")
+    assert end(fork_run(words, tmp_path / "log", lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1500, 1500)))) == 1
+    assert not (tmp_path / "run" / "config.json").exists() and not temporary_files(tmp_path / "run")
 
 
 def test_the_file_without_room_is_named(tmp_path, capsys):
@@ -179,7 +181,7 @@ def test_features_that_two_runs_need_are_extracted_once(root, tmp_path, monkeypa
 
         setup.features_of = features_of
 
-    children = [launch([*words, str(tmp_path / name)], tmp_path / f"{name}.log", counting) for name in ("one", "two")]
+    children = [fork_run([*words, str(tmp_path / name)], tmp_path / f"{name}.log", counting) for name in ("one", "two")]
     assert [end(child) for child in children] == [0, 0], (tmp_path / "one.log").read_text()
     assert (tmp_path / "count").read_text() == "xx"  # source and target, by whoever came first
     assert (tmp_path / "one" / "model.safetensors").read_bytes() == (tmp_path / "two" / "model.safetensors").read_bytes()

@@ -1,4 +1,4 @@
-"""Small runs to be hurt: tiny data, children that train, and what their folders hold."""
+"""Short training runs in forked child processes, for tests that kill them or make their writes fail."""
 
 import io
 import os
@@ -15,15 +15,15 @@ from tllib_ext.cli import train
 from tllib_ext.cli.parser import run_main
 from tllib_ext.errors import UserError
 
-__all__ = ["SAME", "write_features", "write_images", "features_flags", "images_flags", "warm_up", "launch", "drafts",
-           "wait_and_kill", "contents"]  # fmt: skip
+__all__ = ["COMPARED_FILES", "write_features", "write_images", "features_flags", "images_flags", "preload", "fork_run",
+           "temporary_files", "kill_after", "read_outputs"]  # fmt: skip
 
-#: what a resumed run must repeat byte for byte.
-SAME = ("model.safetensors", "results.json", "results.jsonl", "predictions.csv", "suspects.csv")
+#: files that a resumed run must reproduce byte for byte
+COMPARED_FILES = ("model.safetensors", "results.json", "results.jsonl", "predictions.csv", "suspects.csv")
 
 
 def write_features(root: Path, size: int = 12) -> Path:
-    """Two domains of blobs in 8 dimensions, six classes."""
+    """Write two domains of Gaussian blobs in 8 dimensions, six classes."""
     import numpy as np
 
     root.mkdir(parents=True)
@@ -36,7 +36,7 @@ def write_features(root: Path, size: int = 12) -> Path:
 
 
 def write_images(root: Path) -> None:
-    """Two domains of coloured squares, three classes each, two of them shared."""
+    """Write two domains of coloured squares, three classes each, two of them shared."""
     import numpy as np
     from PIL import Image
 
@@ -50,33 +50,33 @@ def write_images(root: Path) -> None:
 
 
 def features_flags(root: Path) -> List[str]:
-    """A run of a few seconds."""
+    """Flags of a run of a few seconds on :func:`write_features`."""
     return [str(root), "-d", "features", "-s", "alpha", "-t", "beta", "--split", "3/2/1", "--noise", "pair", "-b", "8",
             "--bottleneck-dim", "16", "--no-report", "--device", "cpu"]  # fmt: skip
 
 
 def images_flags(root: Path) -> List[str]:
-    """The same on images, with a process that decodes them."""
+    """Flags of a run of a few seconds on :func:`write_images`."""
     return [str(root), "-d", "folder", "-s", "alpha", "-t", "beta", "--noise", "pair", "-b", "4", "-a", "small_cnn",
             "--no-report", "--device", "cpu"]  # fmt: skip
 
 
-def warm_up(root: Path) -> None:
-    """Import everything that a run needs, by one small run on :func:`write_features`: children are born with it."""
+def preload(root: Path) -> None:
+    """Import all modules of a run by one short run on ``root``, so that forked children need not."""
     import torch
 
-    torch.set_num_threads(1)  # a forked child cannot use its parent's threads
+    torch.set_num_threads(1)  # OpenMP threads do not survive a fork
     with tempfile.TemporaryDirectory() as folder, redirect_stdout(io.StringIO()):
         train.main([*features_flags(root), "--steps", "1", "--log", folder])
 
 
-def launch(words: List[str], log: Path, before: Optional[Callable[[], None]] = None) -> int:
-    """A child that trains; forked, so that it need not import everything again. Returns its process id.
+def fork_run(words: List[str], log: Path, before: Optional[Callable[[], None]] = None) -> int:
+    """Start one run in a forked child process; returns its process id.
 
     Args:
         words (list): flags of one run
-        log (Path): its output is appended there
-        before (callable, optional): called in the child first, to limit or to change it
+        log (Path): file that its output is appended to
+        before (callable, optional): called in the child before the run, e.g. to set a resource limit
     """
     child = os.fork()
     if child:
@@ -95,13 +95,17 @@ def launch(words: List[str], log: Path, before: Optional[Callable[[], None]] = N
         os._exit(code)
 
 
-def drafts(folder: Path) -> List[Path]:
-    """Files of a run folder that are being written, or were when their writer died."""
+def temporary_files(folder: Path) -> List[Path]:
+    """Temporary files of atomic writes in a run folder, unfinished or left by a killed process."""
     return list(folder.rglob(".*.part"))
 
 
-def wait_and_kill(child: int, folder: Path, delay: float, in_checkpoint: bool) -> bool:
-    """Kill the child after ``delay`` seconds, or then when it next writes a checkpoint; False if it had ended before."""
+def kill_after(child: int, folder: Path, delay: float, in_checkpoint: bool) -> bool:
+    """Send SIGKILL to a child after ``delay`` seconds; with ``in_checkpoint``, during its next checkpoint after that.
+
+    Returns:
+        False if the child had ended before
+    """
     begin = time.monotonic()
     while True:
         ended, status = os.waitpid(child, os.WNOHANG)
@@ -109,13 +113,13 @@ def wait_and_kill(child: int, folder: Path, delay: float, in_checkpoint: bool) -
             if status:
                 raise UserError(f"a run in {folder} ended with {os.waitstatus_to_exitcode(status)}; see {folder}.log")
             return False
-        if time.monotonic() - begin >= delay and (not in_checkpoint or any("last.pt" in f.name for f in drafts(folder))):
+        if time.monotonic() - begin >= delay and (not in_checkpoint or any("last.pt" in f.name for f in temporary_files(folder))):
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
             return True
         time.sleep(0.0005 if in_checkpoint else 0.005)
 
 
-def contents(folder: Path) -> Dict[str, bytes]:
-    """What two runs are compared by."""
-    return {name: (folder / name).read_bytes() for name in SAME}
+def read_outputs(folder: Path) -> Dict[str, bytes]:
+    """Contents of the files by which two runs are compared."""
+    return {name: (folder / name).read_bytes() for name in COMPARED_FILES}

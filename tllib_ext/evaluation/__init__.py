@@ -1,4 +1,4 @@
-"""Open-set metrics one can check: arrays in, a report out; ``python -m tllib_ext.evaluation FILE`` reads a file."""
+"""Open-set metrics as functions of arrays; ``python -m tllib_ext.evaluation FILE`` computes them from a file."""
 
 from tllib_ext.evaluation.curves import confusion, oscr, roc_points, threshold_curve
 from tllib_ext.evaluation.files import Predictions, load_split, read_predictions, write_predictions

@@ -4,7 +4,7 @@ import argparse
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import List, Optional
+from typing import List, Optional, Tuple
 
 from tllib_ext.errors import UserError
 from tllib_ext.evaluation.files import Predictions, load_split, read_predictions
@@ -22,7 +22,7 @@ def parser() -> argparse.ArgumentParser:
         "beside it, or from --split-file, or from --shared and --source-private.",
     )
     p.add_argument("file", type=Path, metavar="predictions.csv", help="columns index, label, predicted, score, top1")
-    p.add_argument("--threshold", type=float, metavar="X", help="decide anew: unknown where score > X, else top1")
+    p.add_argument("--threshold", type=float, metavar="X", help="predict unknown where score > X, else top1")
     p.add_argument("--json", type=Path, metavar="OUT", help="write the metrics, recalls and confusion matrix there too")
     split = p.add_argument_group("label sets")
     split.add_argument("--split-file", type=Path, metavar="JSON", help='a file with the key "split", as config.json')
@@ -44,13 +44,13 @@ def main(argv: Optional[List[str]] = None) -> int:
         if args.json is not None:
             write_json(args.json, report.to_dict())
     except UserError as error:
-        print("error:", *str(error).splitlines(), file=sys.stderr)  # one line, whatever the names in it are
+        print("error:", *str(error).splitlines(), file=sys.stderr)  # one line: names may contain line breaks
         return 2
     except OSError as error:
         print(f"error: cannot write {args.json}: {error.strerror}", file=sys.stderr)
         return 2
     print(report.table())
-    print(_decision(args.file, predictions, args.threshold))
+    print(_rule(args.file, predictions, args.threshold))
     return 0
 
 
@@ -58,7 +58,7 @@ def _split(args: argparse.Namespace) -> LabelSplit:
     if args.shared:
         if args.split_file:
             raise UserError("give --split-file or --shared, not both")
-        return LabelSplit(*(_names(text) for text in (args.shared, args.source_private, args.target_private)))
+        return LabelSplit(_names(args.shared), _names(args.source_private), _names(args.target_private))
     if args.source_private or args.target_private:
         raise UserError("--source-private and --target-private need --shared A,B,…")
     if not args.file.is_file():
@@ -69,15 +69,15 @@ def _split(args: argparse.Namespace) -> LabelSplit:
     return load_split(beside)
 
 
-def _names(text: Optional[str]) -> List[str]:
-    return [name.strip() for name in text.split(",") if name.strip()] if text else []
+def _names(text: Optional[str]) -> Tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(",") if name.strip()) if text else ()
 
 
-def _decision(file: Path, predictions: Predictions, threshold: Optional[float]) -> str:
-    decided = "as predicted" if threshold is None else f"decided anew: unknown where score > {threshold}"
+def _rule(file: Path, predictions: Predictions, threshold: Optional[float]) -> str:
+    rule = "as predicted" if threshold is None else f"predicted unknown where score > {threshold}"
     unlabelled = int((~predictions.labelled).sum())
     left_out = f"; {unlabelled} rows without a label left out" if unlabelled else ""
-    return f"{file}: {len(predictions.index)} rows, {decided}{left_out}"
+    return f"{file}: {len(predictions.index)} rows, {rule}{left_out}"
 
 
 if __name__ == "__main__":

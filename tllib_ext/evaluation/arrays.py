@@ -1,4 +1,4 @@
-"""Arrays and tensors in, checked numpy arrays out: what every number of the evaluator passes through first."""
+"""Conversion and checks of the evaluator's inputs: arrays or tensors in, numpy arrays out."""
 
 from typing import Any, Dict, Tuple
 
@@ -11,7 +11,7 @@ __all__ = ["argmax", "check_possible", "class_labels", "count_once", "integers",
 
 
 def to_numpy(values: Any) -> np.ndarray:
-    """Any array or tensor on any device; torch is not imported for it."""
+    """An array or a tensor of any device as numpy array; does not import torch."""
     if hasattr(values, "detach"):
         values = values.detach().cpu()
         try:
@@ -22,7 +22,7 @@ def to_numpy(values: Any) -> np.ndarray:
 
 
 def integers(name: str, values: Any) -> np.ndarray:
-    """One integer per image, or an error that calls the values ``name``."""
+    """One integer per image; ``name`` stands in the error message."""
     array = to_numpy(values)
     if array.ndim != 1 or (len(array) and array.dtype.kind not in "iu"):
         raise UserError(f"{name}: expected one integer per image, found {array.dtype} of shape {array.shape}")
@@ -38,7 +38,7 @@ def class_labels(name: str, values: Any, names: Tuple[str, ...]) -> np.ndarray:
 
 
 def scores(values: Any) -> np.ndarray:
-    """One number per image; infinite is a number, NaN is not."""
+    """One number per image; infinite values are allowed, NaN is an error."""
     array = to_numpy(values)
     if array.ndim != 1 or (len(array) and array.dtype.kind not in "fiu"):
         raise UserError(f"score: expected one number per image, found {array.dtype} of shape {array.shape}")
@@ -61,20 +61,20 @@ def argmax(probs: Any, split: LabelSplit) -> np.ndarray:
 
 
 def same_length(columns: Dict[str, np.ndarray]) -> None:
-    """Raise unless every column has as many entries."""
+    """Raise unless all columns have one length."""
     sizes = {name: len(column) for name, column in columns.items()}
     if len(set(sizes.values())) > 1:
         raise UserError("expected as many of each: " + ", ".join(f"{n} {name}" for name, n in sizes.items()))
 
 
 def count_once(columns: Dict[str, np.ndarray]) -> Dict[str, np.ndarray]:
-    """Count a repeated image once; sorting by score too makes the kept row independent of the order."""
+    """Keep one row per image. Rows are sorted by score too, so that the kept row does not depend on their order."""
     order = np.lexsort((columns["score"], columns["index"]))
     columns = {name: column[order] for name, column in columns.items()}
     index = columns["index"]
     again = np.r_[False, index[1:] == index[:-1]]
     for name, column in columns.items():
-        # The same image in another batch differs by rounding, in half precision by some per mille.
+        # Scores of one image differ between batches by rounding, in half precision by about 0.1 %.
         equal = column[1:] == column[:-1]
         if name == "score":
             equal |= np.isclose(column[1:], column[:-1], rtol=1e-2, atol=1e-3)
@@ -89,7 +89,7 @@ def count_once(columns: Dict[str, np.ndarray]) -> Dict[str, np.ndarray]:
 
 
 def check_possible(labels: np.ndarray, split: LabelSplit) -> None:
-    """Source-private labels, and unknown ones where the split knows none, mean that the split is not the data's."""
+    """Raise if target images have a source-private label, or are unknown although the split has no private class."""
     counts = np.bincount(labels, minlength=len(split.label_names))
     for name in split.source_private:
         if counts[split.source_index(name)]:

@@ -1,11 +1,11 @@
-r"""What a score is worth over all thresholds, and the confusion matrix.
+r"""Threshold-free metrics of the score, curves over all thresholds, and the confusion matrix.
 
 Conventions, the same in every function: ``labels`` are ``0..K`` with ``split.unknown`` = K for every target-private
 image, ``closed_pred`` is the argmax over the K source classes, a **high score means unknown**, and a threshold
-:math:`t` calls an image unknown where ``score > t``. scikit-learn does ROC and precision-recall.
+:math:`t` predicts unknown where ``score > t``. ROC and precision-recall curves are scikit-learn's.
 
-scikit-learn sees the ranks of the scores, not the scores: the areas depend on the order alone, and infinite scores
-(a logarithm of zero) keep their place.
+scikit-learn gets the ranks of the scores: the areas depend on the order alone, and infinite scores (the logarithm of
+zero) are allowed.
 """
 
 from typing import Dict, NamedTuple, Optional, Tuple
@@ -18,7 +18,7 @@ __all__ = ["ThresholdCurve", "confusion", "detection", "oscr", "roc_points", "th
 
 
 class ThresholdCurve(NamedTuple):
-    """Metrics at rising thresholds: arrays of one length, None for a metric that is not defined on these labels."""
+    """Metrics at increasing thresholds: arrays of one length, None for a metric that is not defined on these labels."""
 
     threshold: np.ndarray
     os: np.ndarray
@@ -45,7 +45,7 @@ def confusion(labels: np.ndarray, predicted: np.ndarray, split: LabelSplit) -> n
 
 
 def detection(labels: np.ndarray, score: np.ndarray, split: LabelSplit) -> Dict[str, Optional[float]]:
-    r"""How well the score alone tells unknown from known images; every value None unless there are both.
+    r"""How well the score separates unknown from known images; all values are None unless there are both.
 
     Outputs: a dict of
 
@@ -80,7 +80,7 @@ def detection(labels: np.ndarray, score: np.ndarray, split: LabelSplit) -> Dict[
 
 
 def roc_points(labels: np.ndarray, score: np.ndarray, split: LabelSplit) -> Optional[Tuple[np.ndarray, np.ndarray]]:
-    r"""The ROC curve to draw: share of known images called unknown, share of unknown images found.
+    r"""The ROC curve: shares of known images called unknown, shares of unknown images found.
 
     Returns None unless there are known and unknown images.
     """
@@ -123,11 +123,11 @@ def oscr(labels: np.ndarray, closed_pred: np.ndarray, score: np.ndarray, split: 
 def threshold_curve(
     labels: np.ndarray, closed_pred: np.ndarray, score: np.ndarray, split: LabelSplit, points: Optional[int] = 200
 ) -> ThresholdCurve:
-    r"""OS, OS*, UNK and H-score if ``score > t`` decided, for thresholds from "all unknown" to "all known".
+    r"""OS, OS*, UNK and H-score of the predictions ``score > t``, for thresholds from "all unknown" to "all known".
 
     Args:
-        points (int, optional): at most so many thresholds, evenly spaced over the ranks of the distinct scores (at
-            least 2: both ends are always there); None gives every threshold that changes anything
+        points (int, optional): maximal number of thresholds, evenly spaced over the ranks of the distinct scores (at
+            least 2, the two ends); None gives every threshold at which a prediction changes
 
     Examples::
 
@@ -138,8 +138,8 @@ def threshold_curve(
     """
     order, last = _distinct(score)
     counts = np.bincount(labels, minlength=len(split.label_names))
-    num_unknown = counts[split.unknown]
-    present = np.count_nonzero(counts[list(split.shared_labels)])
+    num_unknown = int(counts[split.unknown])
+    present = int(np.count_nonzero(counts[list(split.shared_labels)]))
 
     # An accepted, rightly labelled image of class k adds 1 / (|C| n_k) to OS*, so one running sum gives the class mean.
     known_right = (closed_pred == labels) & (labels != split.unknown)
@@ -164,7 +164,7 @@ def threshold_curve(
 
 
 def _distinct(score: np.ndarray) -> Tuple[np.ndarray, np.ndarray]:
-    """The order of rising scores, and the place in it of the last image of every distinct score."""
+    """The order of increasing scores, and the position in it of the last image of every distinct score."""
     order = np.argsort(score, kind="stable")
     ordered = score[order]
     return order, np.flatnonzero(np.r_[ordered[1:] != ordered[:-1], True])

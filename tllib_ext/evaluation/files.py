@@ -1,20 +1,20 @@
-r"""``predictions.csv``: one row per target image, written by a run, read back exactly.
+r"""``predictions.csv``: one row per target image. Numbers read back bit for bit.
 
 Columns: ``index,path,label,predicted,score,threshold,top1,p1,top2,p2,top3,p3``. ``label`` and ``predicted`` are class
-names or ``unknown``, ``label`` is empty for an unlabelled image, ``threshold`` is empty for a method that does not
-decide by one, ``top1`` is the closed-set argmax. Numbers are written so that they read back bit for bit.
+names or ``unknown``, ``label`` is empty for an unlabelled image, ``threshold`` is empty for a method without one,
+``top1`` is the closed-set argmax.
 
-Names are data, and a spreadsheet runs a cell that begins with ``= + - @``, tab, CR or LF as a formula: such a text cell
-is written with one ``'`` before it, and so is one that begins with ``'`` itself. Reading takes one leading ``'`` off.
+A spreadsheet runs a cell that begins with ``= + - @``, tab, CR or LF as a formula: such a name is written with one
+``'`` before it, and so is one that begins with ``'``. Reading removes one leading ``'``.
 """
 
 import csv
 import json
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Dict, List, Optional, Sequence, Union
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from tllib_ext.errors import UserError, closest
 from tllib_ext.evaluation.arrays import argmax, class_labels, integers, same_length, scores, to_numpy
@@ -29,11 +29,12 @@ from tllib_ext.io import (
     unescape_formula,
 )
 from tllib_ext.split import LabelSplit
+from tllib_ext.typing import PathLike
 
 __all__ = ["COLUMNS", "Predictions", "load_split", "read_predictions", "write_predictions"]
 
 COLUMNS = ("index", "path", "label", "predicted", "score", "threshold", "top1", "p1", "top2", "p2", "top3", "p3")
-#: what the metrics are made of; the other columns are for people
+#: the columns that the metrics need
 REQUIRED = ("index", "label", "predicted", "score", "top1")
 UNKNOWN = "unknown"
 
@@ -60,7 +61,7 @@ class Predictions:
     top_probs: np.ndarray
 
     def evaluate(self, split: LabelSplit, threshold: Optional[float] = None) -> OpenSetReport:
-        """Metrics of the labelled rows; with ``threshold``, of the decisions ``score > threshold`` instead."""
+        """Metrics of the labelled rows; with ``threshold``, of the predictions ``score > threshold`` instead."""
         rows = self.labelled
         if not rows.any():
             raise UserError("no row has a label: there is nothing to compare the predictions with")
@@ -73,7 +74,7 @@ class Predictions:
 
 
 def write_predictions(
-    file: Union[str, Path],
+    file: PathLike,
     prediction: Any,
     index: Any,
     paths: Sequence[str],
@@ -81,15 +82,15 @@ def write_predictions(
     threshold: Any = None,
     labels: Any = None,
 ) -> None:
-    r"""Write a :class:`~tllib_ext.methods.base.Prediction` of N images, in the order of ``index``, whole or not at all.
+    r"""Write a :class:`~tllib_ext.methods.base.Prediction` of N images, in the order of ``index``, atomically.
 
     Args:
-        file (str or Path): the CSV file, replaced at the end by renaming
+        file (str or Path): the CSV file
         prediction: ``probs`` (N, K), ``score`` (N, ), ``unknown`` (N, )
-        index: (N, ) which image, each once
-        paths (sequence of str): (N, ) where the images are
+        index: (N, ) numbers of the images, each once
+        paths (sequence of str): (N, ) files of the images
         split (LabelSplit): the label sets
-        threshold (float or array, optional): what the score was compared with
+        threshold (float or array, optional): threshold on the score
         labels (optional): (N, ) in 0..K; None for an unlabelled target
     """
     _check_names(split)
@@ -132,19 +133,20 @@ def write_predictions(
             writer.writerows(zip(*parts))
 
 
-def read_predictions(file: Union[str, Path], split: LabelSplit, only_metrics: bool = False) -> Predictions:
+def read_predictions(file: PathLike, split: LabelSplit, only_metrics: bool = False) -> Predictions:
     """Read a predictions file; extra columns and the order of columns do not matter.
 
     A target-private class in ``label`` counts as unknown. Bad input is a :class:`UserError` that names the row
-    (the first row under the header is row 1). ``only_metrics`` passes over the columns that no metric needs, in half
-    the time: they come back as if the file did not have them.
+    (the first row under the header is row 1). ``only_metrics`` skips the columns that no metric needs, which halves the
+    time.
     """
     _check_names(split)
     source = {name: k for k, name in enumerate(split.source_classes)}
     known = {UNKNOWN: split.unknown}
-    known.update({name: split.target_index(name) for name in split.shared + split.target_private})
+    names = split.shared + split.target_private
+    known.update({name: k for name in names if (k := split.target_index(name)) is not None})
     ranks = range(1, min(3, split.num_source) + 1)
-    converters = {
+    converters: Dict[str, Tuple[Callable[[str], object], DTypeLike]] = {
         "index": (int, np.int64),
         "path": (unescape_formula, object),
         # An unlabelled row gets a label out of range, which no metric accepts.
@@ -180,7 +182,7 @@ def read_predictions(file: Union[str, Path], split: LabelSplit, only_metrics: bo
     )
 
 
-def load_split(file: Union[str, Path]) -> LabelSplit:
+def load_split(file: PathLike) -> LabelSplit:
     """The label sets of a run: the key ``split`` of its ``config.json``, as :meth:`LabelSplit.to_dict` gives them."""
     with open_text(file) as stream:
         try:
@@ -198,7 +200,7 @@ def load_split(file: Union[str, Path]) -> LabelSplit:
 
 
 class _Names(dict):
-    """Cell -> label. A cell is taken apart the first time it is seen, so a million rows cost a million look-ups."""
+    """Cell -> label. Each distinct cell is parsed once, so that a row costs one look-up."""
 
     def __init__(self, labels: Dict[str, int], split: LabelSplit):
         super().__init__()
@@ -220,7 +222,7 @@ def _check_names(split: LabelSplit) -> None:
             raise UserError(f"a source class is called {name!r}, which means something else in a predictions file: rename it")
 
 
-def _check_unique(ordered: np.ndarray, file: Union[str, Path]) -> None:
+def _check_unique(ordered: np.ndarray, file: PathLike) -> None:
     again = ordered[1:][ordered[1:] == ordered[:-1]]
     if len(again):
         raise UserError(f"{file}: index {again[0]} stands twice, expected one row per image")

@@ -1,8 +1,8 @@
-r"""The open-set evaluator: a pure function on arrays, and an accumulator over batches on top of it.
+r"""The open-set evaluator: a pure function of arrays, and an accumulator over batches.
 
 Recall :math:`a_k = M_{kk} / \sum_j M_{kj}` of the confusion matrix :math:`M` is the base of every class mean. A shared
-image called a source-private class is an error, an unknown image called any known class is an error, and a class
-without target images has no recall: it is named in the report and left out of the means, never counted as zero.
+image predicted as a source-private class is an error, an unknown image predicted as any known class is an error, and a
+class without target images has no recall: the report names it and leaves it out of the means.
 """
 
 from dataclasses import dataclass, field
@@ -43,10 +43,10 @@ DEFINITIONS: Dict[str, str] = {
 
 
 class ClassRecall(NamedTuple):
-    """Recall of one class (None without images) and how many target images it has."""
+    """Recall of one class (None without images) and its number of target images."""
 
     recall: Optional[float]
-    count: int
+    count: int  # type: ignore[assignment]  # replaces the method of tuple
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ class OpenSetReport:
         }
 
     def table(self) -> str:
-        """Recall by class and what it was mostly taken for, then every metric with its definition."""
+        """Recall by class and the most frequent confusions, then every metric with its definition."""
         from prettytable import PrettyTable
 
         classes = PrettyTable(["class", "images", "recall", "mostly confused with"], align="l")
@@ -127,14 +127,15 @@ def evaluate(
     closed_pred: Any = None,
     index: Any = None,
 ) -> OpenSetReport:
-    r"""All metrics from arrays or tensors; which code made them does not matter.
+    r"""All metrics from arrays or tensors, of any code.
 
     Args:
         split (LabelSplit): the label sets
-        probs (optional): :math:`(N, K)` class probabilities, or instead
-        closed_pred (optional): :math:`(N, )` their argmax; without both, closed accuracy and OSCR are None
-        index (optional): :math:`(N, )` which image a row is; a repeated image (sharded evaluation pads) counts once
-            if its rows agree, scores up to rounding, and is an error if they contradict each other
+        probs (optional): :math:`(N, K)` class probabilities
+        closed_pred (optional): :math:`(N, )` their argmax, instead of ``probs``; without both, closed accuracy and
+            OSCR are None
+        index (optional): :math:`(N, )` the image of each row; a repeated image (sharded evaluation pads) counts once if
+            its rows are equal, scores up to rounding, and is an error otherwise
 
     Shape:
         - labels: :math:`(N, )`, integers: the shared classes' labels and ``split.unknown``
@@ -171,7 +172,7 @@ def evaluate(
 
 
 class OpenSetEvaluator:
-    r"""Collect predictions batch by batch; the report does not depend on the batches, their order or the shards.
+    r"""Accumulates predictions batch by batch; the report does not depend on the batches, their order or the shards.
 
     Args:
         split (LabelSplit): the label sets
@@ -192,7 +193,7 @@ class OpenSetEvaluator:
         self.reset()
 
     def reset(self) -> None:
-        """Forget everything seen."""
+        """Remove all predictions."""
         self._chunks: List[Dict[str, np.ndarray]] = []
 
     def update(self, prediction: Any, labels: Any, index: Any) -> None:
@@ -211,14 +212,14 @@ class OpenSetEvaluator:
         self._chunks.append(chunk)
 
     def state(self) -> Dict[str, np.ndarray]:
-        """Five flat arrays that say it all, to send to another process (``all_gather_object``)."""
+        """All predictions as five flat arrays, to send to another process (``all_gather_object``)."""
         names = ("labels", "predicted", "closed_pred", "score", "index")
         dtypes = {"score": np.float64}
         empty = {name: np.empty(0, dtypes.get(name, np.int64)) for name in names}
         return {name: np.concatenate([chunk[name] for chunk in (empty, *self._chunks)]) for name in names}
 
     def merge(self, other: Union["OpenSetEvaluator", Dict[str, np.ndarray]]) -> None:
-        """Add what another evaluator, or its :meth:`state`, has seen."""
+        """Add the predictions of another evaluator, or its :meth:`state`."""
         if isinstance(other, OpenSetEvaluator):
             if other.split != self.split:
                 raise UserError(f"cannot merge evaluations of different label sets: {self.split} and {other.split}")
@@ -226,7 +227,7 @@ class OpenSetEvaluator:
         self._chunks.append(dict(other))
 
     def compute(self) -> OpenSetReport:
-        """The report of everything seen since :meth:`reset`."""
+        """The report of all predictions since :meth:`reset`."""
         return evaluate(split=self.split, **self.state())
 
 

@@ -1,8 +1,9 @@
-"""``suspects.csv``: one row per source image, the most suspicious label first; and the same in cleanlab's form."""
+"""``suspects.csv``: one row per source image, the most suspicious label first; and two arrays in cleanlab's form."""
 
 import csv
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Optional, Sequence, Union
+from typing import Any, Optional, Sequence
 
 import numpy as np
 
@@ -10,6 +11,7 @@ from tllib_ext.errors import UserError
 from tllib_ext.evaluation.arrays import class_labels, same_length
 from tllib_ext.io import atomic_path, atomic_text, escape_formula, read_columns, unescape_formula
 from tllib_ext.split import LabelSplit
+from tllib_ext.typing import PathLike
 
 __all__ = ["COLUMNS", "Suspects", "read_suspects", "write_suspects"]
 
@@ -18,7 +20,8 @@ COLUMNS = ("index", "path", "given", "suspicion", "suggested", "probability", "p
 TRUTH = ("clean", "is_wrong")
 
 
-class Suspects(NamedTuple):
+@dataclass(frozen=True)
+class Suspects:
     """The columns of ``suspects.csv``; ``clean`` is None where the true labels are not known."""
 
     index: np.ndarray
@@ -38,14 +41,12 @@ class Suspects(NamedTuple):
         return None if self.clean is None else self.given != self.clean
 
 
-def write_suspects(
-    file: Union[str, Path], paths: Sequence[str], given: Any, audit: Any, split: LabelSplit, clean: Any = None
-) -> None:
+def write_suspects(file: PathLike, paths: Sequence[str], given: Any, audit: Any, split: LabelSplit, clean: Any = None) -> None:
     r"""Write ``suspects.csv``, and ``pred_probs.npy`` and ``labels.npy`` in cleanlab's form beside it.
 
     ``pred_probs.npy`` holds the class probabilities that the suggestions come from, rows in list order (column
-    ``index``) that sum to one, ``labels.npy`` the given labels. They are means over training visits, each read before
-    its step learned from it.
+    ``index``) that sum to one, ``labels.npy`` the given labels. The probabilities are means over the visits of training,
+    each taken before the gradient step.
 
     Args:
         file (str or Path): the CSV file
@@ -79,7 +80,7 @@ def _save(file: Path, array: np.ndarray) -> None:
         np.save(stream, array)
 
 
-def read_suspects(file: Union[str, Path], split: LabelSplit) -> Suspects:
+def read_suspects(file: PathLike, split: LabelSplit) -> Suspects:
     """Read what :func:`write_suspects` wrote, most suspicious first."""
     labels = {name: k for k, name in enumerate(split.source_classes)}
 

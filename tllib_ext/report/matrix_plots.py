@@ -9,8 +9,8 @@ from tllib_ext.report.style import FONT_SIZE, INK, axes_grid, finish, plain
 
 __all__ = ["confusion_matrix", "transition_matrices"]
 
-#: inches per cell while the names fit; names per axis.
-_CELL, _NAMES = 0.25, 60
+#: inches per cell while the names fit; names per axis; letters per name.
+_CELL, _NAMES, _LETTERS = 0.25, 60, 24
 
 
 def confusion_matrix(matrix: np.ndarray, names: Sequence[str]) -> Figure:
@@ -22,8 +22,9 @@ def confusion_matrix(matrix: np.ndarray, names: Sequence[str]) -> Figure:
     """
     rows, columns = np.flatnonzero(matrix.sum(1)), np.flatnonzero(matrix.sum(0) + matrix.sum(1))
     shares = matrix[np.ix_(rows, columns)] / matrix[rows].sum(1, keepdims=True)
-    fig, axes = axes_grid(1, 1, max(_inches(len(columns)) + 1.6, 4.6), _inches(len(rows)) + 1.6)
-    _heat(axes[0], shares, [names[k] for k in rows], [names[k] for k in columns])
+    room = _room(names)
+    fig, axes = axes_grid(1, 1, max(_inches(len(columns)) + room, 4.6), _inches(len(rows)) + room)
+    _heat(axes[0], shares, [names[int(k)] for k in rows], [names[int(k)] for k in columns])
     finish(axes[0], "Images of each true class by prediction, %", "predicted", "true class")
     return fig
 
@@ -39,7 +40,7 @@ def transition_matrices(estimated: Any, names: Sequence[str], true: Optional[Any
     matrices = [("Given labels by true class, estimated, %", estimated)]
     if true is not None:
         matrices.append(("Given labels by true class, simulated, %", true))
-    side = _inches(len(names)) + 1.6
+    side = _inches(len(names)) + _room(names)
     fig, axes = axes_grid(1, len(matrices), max(side, 4.2) * len(matrices), side)
     for ax, (title, matrix) in zip(axes, matrices):
         _heat(ax, np.asarray(matrix, dtype=float), list(names), list(names))
@@ -51,13 +52,18 @@ def _inches(cells: int) -> float:
     return _CELL * min(max(cells, 4), _NAMES)
 
 
+def _room(names: Sequence[str]) -> float:
+    """Inches for the title and the names beside a matrix."""
+    return 0.9 + 0.1 * max(len(plain(name, _LETTERS)) for name in names)
+
+
 def _heat(ax: Any, shares: np.ndarray, rows: List[str], columns: List[str]) -> None:
     ax.grid(False)
     ax.imshow(shares, cmap="Blues", vmin=0, vmax=1, aspect="auto", interpolation="nearest")
     ticks = {"rotation": 45, "ha": "right", "rotation_mode": "anchor", "fontsize": FONT_SIZE}
     thin = -(-max(shares.shape) // _NAMES)  # more names than fit: every second, every third
-    ax.set_xticks(range(0, len(columns), thin), [plain(name, 24) for name in columns[::thin]], **ticks)
-    ax.set_yticks(range(0, len(rows), thin), [plain(name, 24) for name in rows[::thin]], fontsize=FONT_SIZE)
+    ax.set_xticks(range(0, len(columns), thin), [plain(name, _LETTERS) for name in columns[::thin]], **ticks)
+    ax.set_yticks(range(0, len(rows), thin), [plain(name, _LETTERS) for name in rows[::thin]], fontsize=FONT_SIZE)
     if max(shares.shape) <= _NAMES:
         for i, j in zip(*np.nonzero(shares >= 0.005)):
             ink = "white" if shares[i, j] > 0.55 else INK

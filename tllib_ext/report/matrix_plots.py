@@ -10,7 +10,7 @@ from tllib_ext.report.style import FONT_SIZE, INK, axes_grid, finish, plain
 __all__ = ["confusion_matrix", "transition_matrices"]
 
 #: inches per cell while the names fit; names per axis; letters per name.
-_CELL, _NAMES, _LETTERS = 0.25, 60, 24
+_CELL, _NAMES, _LETTERS = 0.23, 60, 24
 
 
 def confusion_matrix(matrix: np.ndarray, names: Sequence[str]) -> Figure:
@@ -37,14 +37,14 @@ def transition_matrices(estimated: Any, names: Sequence[str], true: Optional[Any
         names (sequence of str): the K classes
         true (optional): :math:`(K, K)`, where the noise was simulated; drawn beside it
     """
-    matrices = [("Given labels by true class, estimated, %", estimated)]
+    matrices = [("Given labels by true class, %: estimated", estimated)]
     if true is not None:
-        matrices.append(("Given labels by true class, simulated, %", true))
-    side = _inches(len(names)) + _room(names)
-    fig, axes = axes_grid(1, len(matrices), max(side, 4.2) * len(matrices), side)
+        matrices.append(("simulated", true))
+    cells, room = _inches(len(names)), _room(names)
+    fig, axes = axes_grid(1, len(matrices), max(cells * len(matrices) + room, 4.6), cells + room, sharey=True)
     for ax, (title, matrix) in zip(axes, matrices):
         _heat(ax, np.asarray(matrix, dtype=float), list(names), list(names))
-        finish(ax, title, "given label", "true class")
+        finish(ax, title, "given label", "true class" if ax is axes[0] else "")
     return fig
 
 
@@ -67,4 +67,4 @@ def _heat(ax: Any, shares: np.ndarray, rows: List[str], columns: List[str]) -> N
     if max(shares.shape) <= _NAMES:
         for i, j in zip(*np.nonzero(shares >= 0.005)):
             ink = "white" if shares[i, j] > 0.55 else INK
-            ax.text(j, i, f"{100 * shares[i, j]:.0f}", ha="center", va="center", fontsize=7.5, color=ink)
+            ax.text(j, i, f"{100 * shares[i, j]:.0f}", ha="center", va="center", fontsize=7, color=ink)

@@ -6,7 +6,7 @@ term that is a global mean is returned as *world size x local sum / global count
 
 import os
 from datetime import timedelta
-from typing import Any, Dict, List, Optional
+from typing import Dict, List, Optional, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -22,6 +22,8 @@ __all__ = [
     "gather_objects",
     "mean_numbers",
 ]
+
+T = TypeVar("T")
 
 
 def start(device: str) -> str:
@@ -89,11 +91,11 @@ def gather_rows(values: Tensor) -> Tensor:
     return torch.cat(parts)
 
 
-def gather_objects(item: Any) -> List[Any]:
+def gather_objects(item: T) -> List[T]:
     """``item`` of every process, in the order of their ranks."""
     if world_size() == 1:
         return [item]
-    items: List[Any] = [None] * world_size()
+    items = [item] * world_size()
     dist.all_gather_object(items, item)
     return items
 

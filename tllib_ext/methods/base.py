@@ -129,7 +129,7 @@ class Method(nn.Module):
     uses_target: bool = True
     #: named sets of hyper-parameters: ``default`` (ours, first), ``code`` (the authors' released code), ``paper`` (the
     #: paper's text, where it differs).
-    presets: ClassVar[Dict[str, Dict[str, Any]]] = {"default": {}}
+    presets: ClassVar[Dict[str, Mapping[str, object]]] = {"default": {}}
     #: what ``Prediction.score`` is compared with, where there is one number for all images.
     threshold: Optional[float] = None
     #: prefixes of state names that only training needs (a memory of the target); a saved model leaves them out.
@@ -145,7 +145,7 @@ class Method(nn.Module):
         self.hparams = hparams if hparams is not None else self.Hparams()
 
     @classmethod
-    def configure(cls, preset: Optional[str], options: Mapping[str, Any]) -> _Hparams:
+    def configure(cls, preset: Optional[str], options: Mapping[str, object]) -> _Hparams:
         """The hyper-parameters of a preset (None: the default one) with ``options`` on top."""
         name = _RENAMED_PRESETS.get(preset, preset) if preset else next(iter(cls.presets))
         if name not in cls.presets:

@@ -17,7 +17,7 @@ the gradient), and B's target features serve the first repeat of C (same weights
 
 import math
 from dataclasses import dataclass
-from typing import Any, Dict, List, Optional, Tuple, Union
+from typing import Dict, List, Optional, Tuple, Union
 
 import torch
 from torch import Tensor, nn
@@ -92,10 +92,10 @@ class DivergenceHparams(Hparams):
 
 
 #: The authors' released code.
-CODE_PRESET: Dict[str, Any] = dict(warmup=101, skip_empty=False, decay_to_last=True)
+CODE_PRESET: Dict[str, object] = dict(warmup=101, skip_empty=False, decay_to_last=True)
 
 #: The paper's text taken literally. Without the clips, the warm-up and with 20 times the weight it is unstable.
-PAPER_PRESET: Dict[str, Any] = dict(
+PAPER_PRESET: Dict[str, object] = dict(
     eta=1.0, delta="log_k", crs_clip=None, crs_valid=None, clamp=None, ent_mode="sum", ent_weight=1.0, ent_eps=0.0,
     warmup=0, reselect=False, c_mean="batch",
 )  # fmt: skip

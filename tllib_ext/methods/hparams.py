@@ -14,7 +14,7 @@ H = TypeVar("H", bound="Hparams")
 _RENAMED = {"official": "code"}
 
 
-def hparam(default: Any, source: str, help: str = "") -> Any:
+def hparam(default: object, source: str, help: str = "") -> Any:
     """A field of :class:`Hparams`.
 
     Args:
@@ -30,7 +30,7 @@ class Hparams:
     """Base of every method's hyper-parameters: a flat dataclass of :func:`hparam` fields."""
 
     @classmethod
-    def parse(cls: Type[H], values: Mapping[str, Any]) -> H:
+    def parse(cls: Type[H], values: Mapping[str, object]) -> H:
         """Build from names and (possibly textual) values; an unknown name is an error that lists the closest."""
         known = {f.name for f in fields(cls)}
         for name in values:
@@ -40,9 +40,9 @@ class Hparams:
         return cls(**{name: _convert(name, value, types[name]) for name, value in values.items()})
 
 
-def _convert(name: str, value: Any, hint: Any) -> Any:
+def _convert(name: str, value: object, hint: object) -> Any:
     """``value`` as the field's type; text is read as a number, a truth value or None where the type has one."""
-    kinds = set(get_args(hint) or (hint,))
+    kinds: Set[type] = set(get_args(hint) or (hint,))
     if isinstance(value, str):
         value = _read(_RENAMED.get(value, value), kinds)
     if not kinds <= {bool, int, float, str, type(None)}:
@@ -54,7 +54,7 @@ def _convert(name: str, value: Any, hint: Any) -> Any:
     return value
 
 
-def _read(text: str, kinds: Set[Any]) -> Any:
+def _read(text: str, kinds: Set[type]) -> object:
     """The first of the field's types that ``text`` can be read as; ``text`` itself if there is none."""
     word = text.lower()
     if type(None) in kinds and word in ("none", "null"):
@@ -70,6 +70,6 @@ def _read(text: str, kinds: Set[Any]) -> Any:
     return text
 
 
-def _expected(kinds: Set[Any]) -> str:
-    names: Dict[Any, str] = {bool: "true or false", int: "a number (int)", float: "a number (float, finite)", str: "text"}
+def _expected(kinds: Set[type]) -> str:
+    names: Dict[type, str] = {bool: "true or false", int: "a number (int)", float: "a number (float, finite)", str: "text"}
     return " or ".join([text for kind, text in names.items() if kind in kinds] + ["none"] * (type(None) in kinds))

@@ -67,7 +67,7 @@ class FeatureBank(nn.Module):
         f, index = gather_rows(f.float()), gather_rows(index)
         self.rows.index_copy_(0, index, nn.functional.normalize(f, dim=1))
 
-    def _load_from_state_dict(self, state_dict: Dict[str, Any], prefix: str, *args: Any) -> None:
+    def _load_from_state_dict(self, state_dict: Dict[str, Tensor], prefix: str, *args: Any) -> None:
         saved = state_dict.get(f"{prefix}rows")
         if saved is not None and saved.ndim == 2 and saved.shape[1] == self.rows.shape[1]:
             self.resize(len(saved))  # a trained model is loaded without knowing how many target images there were

@@ -5,7 +5,7 @@ without keeping the aspect ratio). Per batch, on the training device: crop, flip
 image is a function of (seed, step, index): the number of workers and earlier batches have no influence.
 """
 
-from typing import TYPE_CHECKING, Any, Tuple
+from typing import TYPE_CHECKING, Tuple, TypeVar
 
 import numpy as np
 import torch
@@ -29,7 +29,10 @@ def decode(image: "Image.Image", resize: int) -> np.ndarray:
     return np.asarray(as_rgb(image).resize((resize, resize), Image.Resampling.BILINEAR), dtype=np.uint8)
 
 
-def _mix(x: Any) -> Any:
+Words = TypeVar("Words", np.uint64, np.ndarray)
+
+
+def _mix(x: Words) -> Words:
     """splitmix64's finaliser: a counter-based random number that numpy computes for a whole batch at once."""
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

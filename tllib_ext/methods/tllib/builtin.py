@@ -10,6 +10,7 @@ processes tllib's losses see each process's own part of the batch.
 """
 
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any, Dict, List, Optional, Tuple, Type, cast
 
 import torch
@@ -29,6 +30,8 @@ from tllib_ext.split import LabelSplit
 __all__ = ["build_class", "TllibMethod", "TllibHparams"]
 
 Terms = Dict[str, Tensor]
+#: logits and features of one domain
+Outputs = Tuple[Tensor, Tensor]
 
 
 def build_class(name: str) -> Type["TllibMethod"]:
@@ -91,7 +94,7 @@ class TllibMethod(Method):
         self.steps = 1
         self.build(tllib(self.part))
 
-    def build(self, part: Any) -> None:
+    def build(self, part: ModuleType) -> None:
         """Make ``self.net`` and the loss from tllib's module ``part``."""
         raise NotImplementedError
 
@@ -99,7 +102,7 @@ class TllibMethod(Method):
         """The weighted terms beside the source's, by name, from logits, features and given source labels."""
         raise NotImplementedError
 
-    def classifier(self, part: Any, num_classes: int, **kwargs: Any) -> nn.Module:
+    def classifier(self, part: ModuleType, num_classes: int, **kwargs: Any) -> nn.Module:
         """tllib's classifier of that part, on features."""
         width = self.hparams.bottleneck
         outside = _NoBackbone(self.features_dim)
@@ -155,12 +158,13 @@ class TllibMethod(Method):
         """The source's term from its cross entropies."""
         return pooled_mean(ce)
 
-    def outputs(self, x_s: Tensor, x_t: Tensor) -> Tuple[Any, Any]:
+    def outputs(self, x_s: Tensor, x_t: Tensor) -> Tuple[Outputs, Outputs]:
         """Logits and features of both domains."""
         if not self.joint:
             return self.net(self.backbone(x_s)), self.net(self.backbone(x_t))
-        out = self.net(self.backbone(torch.cat([x_s, x_t])))
-        return tuple(o[: len(x_s)] for o in out), tuple(o[len(x_s) :] for o in out)
+        logits, features = self.net(self.backbone(torch.cat([x_s, x_t])))
+        n = len(x_s)
+        return (logits[:n], features[:n]), (logits[n:], features[n:])
 
     @torch.no_grad()
     def predict(self, x: Tensor) -> Prediction:

@@ -4,7 +4,8 @@ The constants are those of tllib's example scripts; see :mod:`tllib_ext.methods.
 """
 
 from dataclasses import dataclass
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from types import ModuleType
+from typing import Callable, Dict, List, Optional, Tuple
 
 import torch
 import torch.nn.functional as F
@@ -16,7 +17,7 @@ from tllib_ext.distributed import gather_rows, pooled_mean
 from tllib_ext.methods.base import Batch, Players, Prediction, hparam
 from tllib_ext.methods.context import Context
 from tllib_ext.methods.rules import predict_unknown_class
-from tllib_ext.methods.tllib.builtin import Terms, TllibHparams, TllibMethod
+from tllib_ext.methods.tllib.builtin import Outputs, Terms, TllibHparams, TllibMethod
 from tllib_ext.methods.tllib.losses import AdversarialHparams, TllibDann
 
 __all__ = ["TllibMcd", "TllibOsbp", "TllibPada", "TllibIwan"]
@@ -44,7 +45,7 @@ class TllibMcd(TllibMethod):
         "code": dict(trade_off=10.0, lr=0.001, lr_gamma=0.0, backbone_lr_mult=1.0, backbone_momentum=0.0, nesterov=False),
     }
 
-    def build(self, part: Any) -> None:
+    def build(self, part: ModuleType) -> None:
         sizes = self.features_dim, self.split.num_source, self.hparams.bottleneck
         self.heads = nn.ModuleList(part.ImageClassifierHead(*sizes, pool_layer=nn.Identity()) for _ in range(2))
         self.discrepancy, self.balance = part.classifier_discrepancy, part.entropy
@@ -107,12 +108,12 @@ class TllibOsbp(TllibMethod):
     presets = {"default": {}, "code": dict(lr=0.001, lr_gamma=3.0)}
     hparams: OsbpHparams
 
-    def build(self, part: Any) -> None:
+    def build(self, part: ModuleType) -> None:
         self.net = self.classifier(part, len(self.split.label_names))
         self.loss = part.UnknownClassBinaryCrossEntropy(t=self.hparams.t)
         self.threshold = 0.0
 
-    def outputs(self, x_s: Tensor, x_t: Tensor) -> Tuple[Any, Any]:
+    def outputs(self, x_s: Tensor, x_t: Tensor) -> Tuple[Outputs, Outputs]:
         return self.net(self.backbone(x_s)), self.net(self.backbone(x_t), grad_reverse=True)
 
     def transfer(self, y_s: Tensor, f_s: Tensor, y_t: Tensor, f_t: Tensor, labels: Tensor) -> Terms:
@@ -141,7 +142,7 @@ class TllibPada(TllibDann):
     hparams: PadaHparams
     class_weight: Tensor
 
-    def build(self, part: Any) -> None:
+    def build(self, part: ModuleType) -> None:
         super().build(part)
         self.weigh = tllib("reweight.pada").ClassWeightModule(self.hparams.temperature)
         self.register_buffer("class_weight", torch.ones(self.split.num_source))
@@ -194,7 +195,7 @@ class TllibIwan(TllibMethod):
     presets = {"default": {}, "code": dict(lr=0.0003, weight_decay=1e-3, lr_gamma=10.0)}
     hparams: IwanHparams
 
-    def build(self, part: Any) -> None:
+    def build(self, part: ModuleType) -> None:
         reweight = tllib("reweight.iwan")
         self.net = self.classifier(reweight, self.split.num_source)
         first, second = (self.discriminator(self.net.features_dim, batch_norm=False) for _ in range(2))

@@ -4,7 +4,8 @@ The constants are those of tllib's example scripts; see :mod:`tllib_ext.methods.
 """
 
 from dataclasses import dataclass
-from typing import Any, Tuple
+from types import ModuleType
+from typing import Tuple
 
 from torch import Tensor
 
@@ -30,7 +31,7 @@ class TllibDann(TllibMethod):
     presets = {"default": {}, "code": dict(weight_decay=1e-3, lr=0.01, lr_gamma=20.0)}
     hparams: AdversarialHparams
 
-    def build(self, part: Any) -> None:
+    def build(self, part: ModuleType) -> None:
         self.net = self.classifier(part, self.split.num_source)
         self.loss = part.DomainAdversarialLoss(self.discriminator(self.net.features_dim), grl=self.reversal())
 
@@ -52,7 +53,7 @@ class TllibCdan(TllibMethod):
     presets = {"default": {}, "code": dict(weight_decay=1e-3, lr=0.01, lr_gamma=20.0)}
     hparams: CdanHparams
 
-    def build(self, part: Any) -> None:
+    def build(self, part: ModuleType) -> None:
         self.net = self.classifier(part, self.split.num_source)
         discriminator = self.discriminator(self.net.features_dim * self.split.num_source)
         self.loss = part.ConditionalDomainAdversarialLoss(discriminator, entropy_conditioning=self.hparams.entropy)
@@ -77,7 +78,7 @@ class TllibMdd(TllibMethod):
     presets = {"default": {}, "code": dict(lr=0.004, lr_gamma=4.0)}
     hparams: MddHparams
 
-    def build(self, part: Any) -> None:
+    def build(self, part: ModuleType) -> None:
         self.net = self.classifier(part, self.split.num_source, width=self.hparams.bottleneck, grl=self.reversal(hi=0.1))
         self.loss = part.ClassificationMarginDisparityDiscrepancy(self.hparams.margin)
 
@@ -92,7 +93,7 @@ class TllibDan(TllibMethod):
     part, joint = "alignment.dan", False
     presets = {"default": {}, "code": dict(lr=0.003, lr_gamma=3.0)}
 
-    def build(self, part: Any) -> None:
+    def build(self, part: ModuleType) -> None:
         self.net = self.classifier(part, self.split.num_source)
         kernel = tllib("modules.kernels").GaussianKernel
         self.loss = part.MultipleKernelMaximumMeanDiscrepancy([kernel(alpha=2.0**k) for k in range(-3, 2)], linear=True)
@@ -107,7 +108,7 @@ class TllibJan(TllibMethod):
     part = "alignment.jan"
     presets = {"default": {}, "code": dict(lr=0.003, lr_gamma=3.0)}
 
-    def build(self, part: Any) -> None:
+    def build(self, part: ModuleType) -> None:
         self.net = self.classifier(part, self.split.num_source)
         kernel = tllib("modules.kernels").GaussianKernel
         layers = [kernel(alpha=2.0**k) for k in range(-3, 2)], [kernel(sigma=0.92, track_running_stats=False)]
@@ -137,7 +138,7 @@ class TllibAfn(TllibMethod):
     }
     hparams: AfnHparams
 
-    def build(self, part: Any) -> None:
+    def build(self, part: ModuleType) -> None:
         self.net = self.classifier(part, self.split.num_source)
         self.loss = part.AdaptiveFeatureNorm(self.hparams.delta)
         self.entropy = tllib("modules.entropy").entropy
@@ -162,7 +163,7 @@ class TllibMcc(TllibMethod):
     presets = {"default": {}, "code": dict(bottleneck=1024, lr=0.005, weight_decay=1e-3, lr_gamma=10.0)}
     hparams: MccHparams
 
-    def build(self, part: Any) -> None:
+    def build(self, part: ModuleType) -> None:
         self.net = self.classifier(part, self.split.num_source)
         self.loss = part.MinimumClassConfusionLoss(self.hparams.temperature)
 

@@ -11,13 +11,14 @@ import shutil
 import tempfile
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Dict, List, Optional, Tuple, Union
+from typing import Dict, List, Optional, Tuple, Union
 
 from tqdm import tqdm
 
 from tllib_ext.errors import UserError
 from tllib_ext.io import cache_dir, file_lock
 from tllib_ext.split import LabelSplit
+from tllib_ext.typing import Record
 from tllib_ext.vision.datasets.builder import Data, DataRequest, DatasetBuilder
 from tllib_ext.vision.datasets.glyph_render import render
 from tllib_ext.vision.datasets.imagelist import ImageList
@@ -85,7 +86,7 @@ def write_glyphs(root: Union[str, Path], seed: int = 0, progress: bool = True) -
     return root
 
 
-def _marker(root: Path) -> Dict[str, Any]:
+def _marker(root: Path) -> Record:
     """The marker file of ``root``: empty if the folder is absent or empty, an error if it holds something else."""
     if not root.exists() or (root.is_dir() and not any(root.iterdir())):
         return {}

@@ -2,7 +2,7 @@
 
 import signal
 from pathlib import Path
-from typing import Any, Iterator, List, Optional, Sequence, TypeVar, Union, cast
+from typing import Iterable, Iterator, List, Optional, Sequence, TypeVar, Union, cast
 
 import numpy as np
 import torch
@@ -58,7 +58,7 @@ class LazyPixels(Dataset):
         loader = self._persistent
         if loader is None or loader.batch_sampler is not batches:
             loader = DataLoader(
-                self, batch_sampler=cast(Any, batches), num_workers=self.workers, collate_fn=_identity, prefetch_factor=4,
+                self, batch_sampler=cast("Iterable[List[int]]", batches), num_workers=self.workers, collate_fn=_identity, prefetch_factor=4,
                 pin_memory=torch.cuda.is_available(), persistent_workers=again, worker_init_fn=_ignore_signals,
             )  # fmt: skip
             self._persistent = loader if again else self._persistent

@@ -57,8 +57,9 @@ class LazyPixels(Dataset):
             return
         loader = self._persistent
         if loader is None or loader.batch_sampler is not batches:
+            sampler = cast("Iterable[List[int]]", batches)
             loader = DataLoader(
-                self, batch_sampler=cast("Iterable[List[int]]", batches), num_workers=self.workers, collate_fn=_identity, prefetch_factor=4,
+                self, batch_sampler=sampler, num_workers=self.workers, collate_fn=_identity, prefetch_factor=4,
                 pin_memory=torch.cuda.is_available(), persistent_workers=again, worker_init_fn=_ignore_signals,
             )  # fmt: skip
             self._persistent = loader if again else self._persistent

@@ -1,6 +1,7 @@
 """Registries: names, prefixes, import paths, and packages that add to them by entry points."""
 
 import json
+import sys
 import textwrap
 import time
 
@@ -12,6 +13,7 @@ from tllib_ext import registry
 from tllib_ext.errors import UserError
 from tllib_ext.registry import Registry
 
+WORDS = ["-s", "alpha", "-t", "beta", "--steps", 3, "-b", 6, "--rate", 0.4, "--no-report"]
 #: a package that adds a method and a noise, and claims a method that it does not have.
 EXTRA = {
     "extra.py": """
@@ -105,9 +107,19 @@ def test_a_model_file_does_not_choose_what_is_imported(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path))
     with pytest.raises(UserError, match="unknown method"):
         METHODS.get("imported_by_name:X", import_paths=False)
+    assert METHODS.is_import_path("imported_by_name:X") and not METHODS.is_import_path("tllib:dann")
 
 
-WORDS = ["-s", "alpha", "-t", "beta", "--steps", 3, "-b", 6, "--rate", 0.4, "--no-report"]
+@pytest.mark.parametrize("flags", [["-c", "file.yaml"], ["--phase", "test", "--log", "run"]], ids=["settings", "model"])
+def test_a_file_does_not_choose_what_is_imported(flags, extra, feature_root, run_example, tmp_path, monkeypatch):
+    from tllib_ext.training import checkpoint
+
+    monkeypatch.setattr(checkpoint, "load_model", lambda file: ({"method": "extra:HalfLoss", "hparams": {}}, {}, {}))
+    (tmp_path / "file.yaml").write_text("method: extra:HalfLoss\n")
+    monkeypatch.syspath_prepend(str(extra))
+    monkeypatch.delitem(sys.modules, "extra", raising=False)
+    code, _, err = run_example("noisy_unida", feature_root, *WORDS, *flags)
+    assert code == 2 and len(err.splitlines()) == 1 and "extra:HalfLoss" in err and "extra" not in sys.modules
 
 
 def test_a_package_adds_a_method_and_a_noise_by_entry_points(extra, feature_root, tmp_path):

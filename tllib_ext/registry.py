@@ -148,6 +148,10 @@ class Registry(Generic[T]):
     def __contains__(self, name: object) -> bool:
         return self._target(str(name)) is not None
 
+    def is_import_path(self, name: str) -> bool:
+        """Whether ``name`` is not registered and would be imported as ``package.module:attribute``."""
+        return name in self and self._target(name, import_paths=False) is None
+
     def _target(self, name: str, import_paths: bool = True) -> Any:
         if name not in self._entries:
             self._read_entry_points()

@@ -56,6 +56,7 @@ def main(argv: Optional[Sequence[str]] = None, prog: str = "tllib-ext train") ->
 def _test(config: RunConfig) -> int:
     """Evaluate the model of a run folder on the target again."""
     from tllib_ext.distributed import start
+    from tllib_ext.methods import METHODS
     from tllib_ext.training.build import build
     from tllib_ext.training.checkpoint import load_method, load_model
     from tllib_ext.training.predict import evaluate_domain
@@ -63,6 +64,8 @@ def _test(config: RunConfig) -> int:
     if config.log is None:
         raise UserError("--phase test needs the run: --log FOLDER")
     metadata, tensors, _ = load_model(Path(config.log) / "model.safetensors")
+    # a model file does not choose what is imported, unless the same path is given as a flag
+    METHODS.get(metadata["method"], import_paths=metadata["method"] == config.method)
     config = replace(config, method=metadata["method"], hparams=metadata["hparams"], device=start(config.device))
     with closing(build(config)) as parts:
         load_method(parts.method, tensors, config.log)

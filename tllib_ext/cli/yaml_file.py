@@ -3,6 +3,7 @@
 from typing import Any, Dict, Iterable, Mapping
 
 from tllib_ext.errors import UserError, closest
+from tllib_ext.methods import METHODS
 from tllib_ext.training.earlier import RENAMED
 from tllib_ext.training.setting import HPARAMS, Setting, read_value
 
@@ -31,6 +32,8 @@ def read_yaml(path: str, known: Mapping[str, Setting]) -> Dict[str, Any]:
             raise UserError(f"{path}: {key} may not be set by a file, which could come from somebody else: give it as a flag")
         if value is None:
             continue
+        if name in ("method", "methods") and any(METHODS.is_import_path(word.strip()) for word in str(value).split(",")):
+            raise UserError(f"{path}: {key}: a file may not choose code to import, {value!r}: give it as a flag")
         if isinstance(value, (list, dict)) and known[name].kind is not HPARAMS:
             raise UserError(f"{path}: {key}: expected one value, found a {type(value).__name__}")
         try:

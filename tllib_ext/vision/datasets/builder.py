@@ -35,7 +35,7 @@ class Data:
         resize (int): images are resized to squares of this side
         crop (int): and cropped to this side
         flip (bool): whether a mirrored image is of the same class
-        notes (list[str]): what the log should say about the files, e.g. which were ignored
+        notes (list[str]): messages for the log, e.g. how many files were ignored
     """
 
     name: str

@@ -127,7 +127,7 @@ TRAIN = {
     "flat features": (("{t}/npz_flat", *TASK[1:]), "expected (N, D)"),
     "too few paths": (("{t}/npz_paths", *TASK[1:]), "paths for"),
     "features of words": (("{t}/npz_words", *TASK[1:]), "expected (N, D)"),
-    "no features": (("{t}/empty", *TASK[1:]), "no .npz"),
+    "no features": (("{t}/empty", *TASK[1:]), "<domain>.npz"),
     "empty folders": (("{t}/empty", "-d", "folder", "-s", "a", "-t", "b"), "no images in"),
     "source without classes": (("{t}/loose", "-d", "folder", "-s", "a", "-t", "b"), "no class folders"),
     "missing matrix": (flag("--noise", "{t}/none.csv"), "cannot read the transition matrix"),

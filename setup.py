@@ -19,10 +19,7 @@ setup(
     license="MIT",
     license_files=["LICENSE"],
     keywords="domain-adaptation transfer-learning noisy-labels open-set pytorch",
-    project_urls={
-        "TLlib": "https://github.com/thuml/Transfer-Learning-Library",
-        "Paper": "https://arxiv.org/abs/2104.00246",
-    },
+    project_urls={"TLlib": "https://github.com/thuml/Transfer-Learning-Library", "Paper": "https://arxiv.org/abs/2104.00246"},
     classifiers=[
         "Development Status :: 4 - Beta",
         "Intended Audience :: Science/Research",

@@ -12,16 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-__all__ = [
-    "start",
-    "world_size",
-    "rank",
-    "pooled_mean",
-    "pooled_any",
-    "gather_rows",
-    "gather_objects",
-    "mean_numbers",
-]
+__all__ = ["start", "world_size", "rank", "pooled_mean", "pooled_any", "gather_rows", "gather_objects", "mean_numbers"]
 
 T = TypeVar("T")
 

@@ -8,14 +8,7 @@ from typing import Any, Dict, Iterator, List, Mapping, Optional, Tuple
 import numpy as np
 
 from benchmark.contest import Contestant, Timing, alternate, median, ratio
-from benchmark.pipelines import (
-    OurData,
-    OurEvaluation,
-    PlainData,
-    PlainEvaluation,
-    photographs,
-    write_photographs,
-)
+from benchmark.pipelines import OurData, OurEvaluation, PlainData, PlainEvaluation, photographs, write_photographs
 from benchmark.scenes import OurStep, PlainStep
 
 __all__ = ["compare_steps", "compare_parameters", "compare_data", "compare_evaluations", "difference"]

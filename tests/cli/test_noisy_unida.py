@@ -212,11 +212,7 @@ def test_help_imports_no_torch():
         "assert 'torch' not in sys.modules and 'matplotlib' not in sys.modules"
     )
     out = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        env={"PYTHONPATH": str(ROOT), "PATH": ""},
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, env={"PYTHONPATH": str(ROOT), "PATH": ""}
     )
     assert out.returncode == 0, out.stderr
     assert "label noise" in out.stdout and "--noise-mode" in out.stdout
@@ -232,22 +228,7 @@ def test_real_office31_features(run_example, tmp_path):
     root = SHARED / "data" / "office31_resnet50"
     if not root.exists():
         pytest.skip("Office-31 features are not here")
-    words = (
-        root,
-        "-d",
-        "features",
-        "-s",
-        "amazon",
-        "-t",
-        "dslr",
-        "--noise",
-        "pair",
-        "--rate",
-        "0.2",
-        "--steps",
-        "1000",
-        "--log",
-    )
+    words = (root, "-d", "features", "-s", "amazon", "-t", "dslr", "--noise", "pair", "--rate", "0.2", "--steps", "1000", "--log")
     scores = []
     for method in ("divergence", "source_only"):
         code, _, err = run_example("noisy_unida", *words, method, "-m", method, "--eval-every", "1000")

@@ -13,12 +13,7 @@ from tllib_ext.methods.base import Prediction
 from tllib_ext.split import LabelSplit
 
 UNIVERSAL = LabelSplit(["ant", "bee", "cat"], ["cow", "dog"], ["eel", "fox"])
-SPLITS = [
-    LabelSplit(["ant", "bee"]),
-    LabelSplit(["ant", "bee"], ["cow"]),
-    LabelSplit(["ant", "bee"], [], ["eel"]),
-    UNIVERSAL,
-]
+SPLITS = [LabelSplit(["ant", "bee"]), LabelSplit(["ant", "bee"], ["cow"]), LabelSplit(["ant", "bee"], [], ["eel"]), UNIVERSAL]
 SCORE_METRICS = ("auroc", "aupr_unknown", "aupr_known", "fpr_known_at_95_unknown_recall", "oscr")
 
 

@@ -15,10 +15,7 @@ from tllib_ext.methods.base import Prediction
 from tllib_ext.split import LabelSplit
 
 CLOSED, PARTIAL = LabelSplit(["ant", "bee"]), LabelSplit(["ant", "bee"], ["cow"])
-OPEN, UNIVERSAL = (
-    LabelSplit(["ant", "bee"], [], ["eel"]),
-    LabelSplit(["ant", "bee", "cat"], ["cow", "dog"], ["eel", "fox"]),
-)
+OPEN, UNIVERSAL = (LabelSplit(["ant", "bee"], [], ["eel"]), LabelSplit(["ant", "bee", "cat"], ["cow", "dog"], ["eel", "fox"]))
 FEW = settings(deadline=None, max_examples=40)
 
 

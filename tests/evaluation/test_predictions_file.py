@@ -176,10 +176,7 @@ def test_module_runs_as_a_script(folder):
 
 
 BAD = {
-    "no column score": (
-        "index,label,predicted,top1\n0,ant,ant,ant\n",
-        "has no column score: expected the header index,",
-    ),
+    "no column score": ("index,label,predicted,top1\n0,ant,ant,ant\n", "has no column score: expected the header index,"),
     "unknown class": (GOOD + "3,ant,bea,0.1,ant\n", "predicted, row 4: unknown class 'bea': did you mean 'bee'"),
     "private label": (GOOD + "3,cow,ant,0.1,ant\n", "label, row 4: 'cow' is a source-private class"),
     "unknown as top1": (GOOD + "3,ant,ant,0.1,unknown\n", "top1, row 4: unknown class 'unknown'"),

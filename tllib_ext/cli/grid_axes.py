@@ -95,11 +95,7 @@ def parse_methods(text: str) -> List[str]:
         (['dance', 'divergence'], 'source_only', True)
     """
     native = [name for name in ROWS if name in METHODS] + [name for name in METHODS if name not in ROWS]
-    groups = {
-        "all": native,
-        "tllib": [f"tllib:{name}" for name in TLLIB_METHODS],
-        "paper": list(paper_tables()["methods"]),
-    }
+    groups = {"all": native, "tllib": [f"tllib:{name}" for name in TLLIB_METHODS], "paper": list(paper_tables()["methods"])}
     names: List[str] = []
     for word in _words(text, "--methods", "dance,divergence or all"):
         if word not in groups and word not in METHODS and word.removeprefix("tllib:") not in TLLIB_METHODS:

@@ -19,15 +19,7 @@ from numpy.typing import DTypeLike
 from tllib_ext.errors import UserError, closest
 from tllib_ext.evaluation.arrays import argmax, class_labels, integers, same_length, scores, to_numpy
 from tllib_ext.evaluation.openset import OpenSetReport, evaluate
-from tllib_ext.io import (
-    CHUNK,
-    atomic_text,
-    escape_formula,
-    number_or_nan,
-    open_text,
-    read_columns,
-    unescape_formula,
-)
+from tllib_ext.io import CHUNK, atomic_text, escape_formula, number_or_nan, open_text, read_columns, unescape_formula
 from tllib_ext.split import LabelSplit
 from tllib_ext.typing import PathLike
 

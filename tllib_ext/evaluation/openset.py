@@ -11,16 +11,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Tuple, Union
 import numpy as np
 
 from tllib_ext.errors import UserError
-from tllib_ext.evaluation.arrays import (
-    argmax,
-    check_possible,
-    class_labels,
-    count_once,
-    integers,
-    same_length,
-    scores,
-    to_numpy,
-)
+from tllib_ext.evaluation.arrays import argmax, check_possible, class_labels, count_once, integers, same_length, scores, to_numpy
 from tllib_ext.evaluation.curves import confusion, detection, oscr
 from tllib_ext.split import LabelSplit
 
@@ -119,13 +110,7 @@ class OpenSetReport:
 
 
 def evaluate(
-    labels: Any,
-    predicted: Any,
-    score: Any,
-    split: LabelSplit,
-    probs: Any = None,
-    closed_pred: Any = None,
-    index: Any = None,
+    labels: Any, predicted: Any, score: Any, split: LabelSplit, probs: Any = None, closed_pred: Any = None, index: Any = None
 ) -> OpenSetReport:
     r"""All metrics from arrays or tensors, of any code.
 

@@ -139,13 +139,7 @@ def _reassign(
 
 
 def initial_responsibilities(
-    g: np.ndarray,
-    y: np.ndarray,
-    bounds: np.ndarray,
-    temperatures: Sequence[float],
-    seed: int,
-    draws: int = 2,
-    cap: int = 320,
+    g: np.ndarray, y: np.ndarray, bounds: np.ndarray, temperatures: Sequence[float], seed: int, draws: int = 2, cap: int = 320
 ) -> Dict[str, np.ndarray]:
     r"""Initial responsibilities: the labels themselves, and merged clusters at each temperature.
 

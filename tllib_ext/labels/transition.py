@@ -104,12 +104,7 @@ class LabelModel:
 
 
 def estimate_labels(
-    features: Any,
-    labels: Any,
-    num_classes: int,
-    seed: int = 0,
-    previous: Optional[LabelModel] = None,
-    limit: int = 2500,
+    features: Any, labels: Any, num_classes: int, seed: int = 0, previous: Optional[LabelModel] = None, limit: int = 2500
 ) -> LabelModel:
     r"""Estimate the label noise of a data set: see the head of this file for the model.
 

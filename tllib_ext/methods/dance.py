@@ -95,11 +95,7 @@ class Dance(Method):
 
     Hparams = DanceHparams
     training_only = ("bank.",)
-    presets = {
-        "default": {},
-        "code": {"border": "rho", "decay_to_last": True},
-        "paper": {"rho": "log_k", "eps": 0.0},
-    }
+    presets = {"default": {}, "code": {"border": "rho", "decay_to_last": True}, "paper": {"rho": "log_k", "eps": 0.0}}
     hparams: DanceHparams
 
     def __init__(self, backbone: nn.Module, split: LabelSplit, hparams: Optional[DanceHparams] = None):

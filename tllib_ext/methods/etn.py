@@ -26,14 +26,7 @@ from tllib_ext.distributed import gather_rows, pooled_mean
 from tllib_ext.methods.base import Batch, Hparams, Method, ParamGroup, Players, Prediction, hparam
 from tllib_ext.methods.context import Context
 from tllib_ext.methods.rules import EntropyRule
-from tllib_ext.modules.adversarial import (
-    DomainDiscriminator,
-    domain_loss,
-    entropy,
-    gradient_reverse,
-    grl_coefficient,
-    perceptron,
-)
+from tllib_ext.modules.adversarial import DomainDiscriminator, domain_loss, entropy, gradient_reverse, grl_coefficient, perceptron
 from tllib_ext.split import LabelSplit
 
 __all__ = ["Etn", "EtnHparams", "leaky_logit", "leaky_bce"]

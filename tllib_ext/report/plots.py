@@ -10,19 +10,7 @@ from tllib_ext.evaluation.curves import threshold_curve as compute_threshold_cur
 from tllib_ext.evaluation.feature_map_file import GROUPS, FeatureMap
 from tllib_ext.report.matrix_plots import confusion_matrix, transition_matrices
 from tllib_ext.report.run_files import RunFiles
-from tllib_ext.report.style import (
-    BLUE,
-    GREEN,
-    GREY,
-    ORANGE,
-    PALETTE,
-    PURPLE,
-    VERMILLION,
-    axes_grid,
-    figure,
-    finish,
-    plain,
-)
+from tllib_ext.report.style import BLUE, GREEN, GREY, ORANGE, PALETTE, PURPLE, VERMILLION, axes_grid, figure, finish, plain
 
 __all__ = ["Scores", "density", "feature_map", "metrics_over_training", "plot_run", "suspicion_histogram", "threshold_curve",
            "training_terms"]  # fmt: skip

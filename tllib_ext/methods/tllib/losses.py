@@ -132,10 +132,7 @@ class TllibAfn(TllibMethod):
     """`Larger Norm More Transferable (ICCV 2019) <https://arxiv.org/abs/1811.07456>`_."""
 
     part, joint, Hparams = "normalization.afn", False, AfnHparams
-    presets = {
-        "default": {},
-        "code": dict(lr=0.001, lr_gamma=0.0, backbone_lr_mult=1.0, backbone_momentum=0.0, nesterov=False),
-    }
+    presets = {"default": {}, "code": dict(lr=0.001, lr_gamma=0.0, backbone_lr_mult=1.0, backbone_momentum=0.0, nesterov=False)}
     hparams: AfnHparams
 
     def build(self, part: ModuleType) -> None:

@@ -248,11 +248,7 @@ def scene_style(char: str, rng: RandomState) -> Image.Image:
 
 
 #: domain -> how a glyph looks there.
-STYLES: Dict[str, Callable[[str, RandomState], Image.Image]] = {
-    "print": print_style,
-    "hand": hand_style,
-    "scene": scene_style,
-}
+STYLES: Dict[str, Callable[[str, RandomState], Image.Image]] = {"print": print_style, "hand": hand_style, "scene": scene_style}
 
 
 def render(char: str, domain: str, seed: Tuple[int, ...]) -> Image.Image:

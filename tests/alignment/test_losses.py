@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from tllib_ext.alignment.divergence import (
     SeparationLoss,
     SmallLossSelection,
+    cross_divergence,
     divergences,
     joint_loss,
     mean_distribution_entropy,
@@ -18,7 +19,7 @@ from tllib_ext.alignment.divergence import (
     small_loss_mask,
 )
 from tllib_ext.distributed import pooled_mean
-from tllib_ext.errors import NonFiniteLoss
+from tllib_ext.errors import NonFiniteLoss, UserError
 from tllib_ext.methods.base import inverse_decay
 from tllib_ext.modules.batchnorm import BatchNormReplay
 from tllib_ext.training.players import SGDPlayers
@@ -171,3 +172,26 @@ def test_replay_skips_layers_in_evaluation_mode():
     replay.after()
     replay.apply()
     assert torch.equal(bn.running_mean, before) and bn.num_batches_tracked == 0
+
+
+BAD = {
+    "one head": (lambda: divergences([torch.zeros(2, 3)]), "two or more heads"),
+    "a tensor instead of heads": (lambda: cross_divergence(torch.zeros(2, 3)), "two or more heads"),
+    "heads of different widths": (lambda: cross_divergence([torch.zeros(2, 3), torch.zeros(2, 4)]), "two or more heads"),
+    "one head with labels": (lambda: joint_loss([torch.zeros(2, 3)], torch.tensor([0, 1]), lam=0.0), "two or more heads"),
+    "an empty batch": (lambda: joint_loss([torch.zeros(0, 3)] * 2, torch.zeros(0).long()), "batch is empty"),
+    "an empty selection": (lambda: SmallLossSelection(0.2)([torch.zeros(0, 3)] * 2, torch.zeros(0).long()), "batch is empty"),
+    "an empty separation": (lambda: SeparationLoss(1.0)([torch.zeros(0, 3)] * 2), "batch is empty"),
+    "a label of -100": (lambda: joint_loss([torch.zeros(2, 3)] * 2, torch.tensor([0, -100])), "labels run from -100 to 0"),
+    "a label of K": (lambda: joint_loss([torch.zeros(2, 3)] * 2, torch.tensor([0, 3])), r"expected 0\.\.2"),
+    "a negative drop rate": (lambda: SmallLossSelection(-0.1), r"drop_rate=-0\.1"),
+    "nothing to keep from": (lambda: num_kept(0, 0.2), "at least one sample"),
+    "a drop rate above one": (lambda: num_kept(4, 1.5), r"drop_rate=1\.5"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_input_of_a_public_loss_is_a_clear_error(name):
+    call, message = BAD[name]
+    with pytest.raises(UserError, match=message):
+        call()

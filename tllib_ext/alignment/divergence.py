@@ -2,7 +2,7 @@ r"""Losses of `Divergence Optimization for Noisy Universal Domain Adaptation (CV
 <https://arxiv.org/abs/2104.00246>`_ on the logits of two (or more) classifier heads.
 
 Equation numbers are the paper's. Everything is computed in float32 (float64 stays) by ``log_softmax``, so that half
-precision neither overflows nor takes the logarithm of an underflown probability. With more than two heads a
+precision neither overflows nor takes the logarithm of a probability that underflowed. With more than two heads a
 divergence is the mean over pairs of heads, so that two heads give the paper's quantities.
 """
 
@@ -12,6 +12,8 @@ from typing import Optional, Sequence, Tuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+from tllib_ext.errors import UserError
 
 __all__ = [
     "at_least_float32",
@@ -27,9 +29,27 @@ __all__ = [
 ]
 
 
+#: a label that cannot occur.
+_NONE = -(2**62)
+
+
 def at_least_float32(logits: Tensor) -> Tensor:
     """``logits`` in float32; float64 stays."""
     return logits if logits.dtype == torch.float64 else logits.float()
+
+
+def _check_heads(logits: Sequence[Tensor]) -> None:
+    if isinstance(logits, Tensor) or len(logits) < 2 or len({head.shape for head in logits}) > 1:
+        found = tuple(logits.shape) if isinstance(logits, Tensor) else [tuple(head.shape) for head in logits]
+        raise UserError(f"logits {found}: expected a sequence of two or more heads' logits, each (N, K)")
+
+
+def _check_labels(labels: Tensor, num_classes: int) -> None:
+    if len(labels) == 0:
+        raise UserError("the batch is empty: a mean loss needs at least one sample")
+    # Only on a CPU: elsewhere the check would wait for the device, whose own assertion follows.
+    if labels.device.type == "cpu" and not bool(((labels >= 0) & (labels < num_classes)).all()):
+        raise UserError(f"labels run from {int(labels.min())} to {int(labels.max())}: expected 0..{num_classes - 1}")
 
 
 def _log_probs(logits: Sequence[Tensor]) -> Tensor:
@@ -65,6 +85,7 @@ def divergences(logits: Sequence[Tensor]) -> Tuple[Tensor, Tensor, Tensor]:
 
 def _crs(logits: Sequence[Tensor]) -> Tuple[Tensor, Tensor]:
     """crs, and the sum over the heads of each one's negative entropy."""
+    _check_heads(logits)
     log_p = _log_probs(logits)
     p, heads = log_p.exp(), len(logits)
     own = (p * log_p).sum((0, 2))  # of each head against itself
@@ -115,8 +136,13 @@ def joint_loss(logits: Sequence[Tensor], labels: Tensor, lam: float = 0.1) -> Te
         >>> round(joint_loss(logits, torch.tensor([1])).item(), 4)
         1.3863
     """
+    _check_heads(logits)
+    _check_labels(labels, logits[0].shape[-1])
     with torch.autocast(device_type=labels.device.type, enabled=False):
-        ce = torch.stack([F.cross_entropy(at_least_float32(head), labels, reduction="none") for head in logits])
+        # No index is ignored: cross entropy's usual -100 would count as the smallest loss of the batch.
+        ce = torch.stack(
+            [F.cross_entropy(at_least_float32(head), labels, reduction="none", ignore_index=_NONE) for head in logits]
+        )
     loss = 2 * ce.mean(0)
     return loss + lam * divergences(logits)[0] if lam else loss
 
@@ -129,6 +155,8 @@ def num_kept(batch: int, drop_rate: float) -> int:
         >>> num_kept(36, 0.2), num_kept(36, 0.45), num_kept(1, 0.9)
         (28, 19, 1)
     """
+    if batch < 1 or not 0 <= drop_rate <= 1:
+        raise UserError(f"batch={batch}, drop_rate={drop_rate}: expected at least one sample and a share from 0 to 1")
     # 1e-9: (1 - 0.9) * 10 is 0.9999… in floating point, and should keep one.
     return max(1, int((1.0 - drop_rate) * batch + 1e-9))
 
@@ -187,6 +215,7 @@ class SmallLossSelection(nn.Module):
 
     def __init__(self, drop_rate: float, lam: float = 0.1):
         super().__init__()
+        num_kept(1, drop_rate)  # refuses what is no share
         self.drop_rate, self.lam = drop_rate, lam
 
     def forward(self, logits: Sequence[Tensor], labels: Tensor) -> Tensor:
@@ -216,4 +245,6 @@ class SeparationLoss(nn.Module):
 
     def forward(self, logits: Sequence[Tensor]) -> Tensor:
         _, crs, ent = divergences(logits)
+        if len(crs) == 0:
+            raise UserError("the batch is empty: a mean loss needs at least one sample")
         return separation(crs, self.delta, self.m).mean() + separation(ent, self.delta, self.m).mean()

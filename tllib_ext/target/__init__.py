@@ -1,0 +1,6 @@
+"""The target model: which target samples are of a known class, of which, and which are of none."""
+
+from tllib_ext.target.classify import classify_target
+from tllib_ext.target.model import TargetModel, estimate_target
+
+__all__ = ["TargetModel", "classify_target", "estimate_target"]

@@ -1,0 +1,122 @@
+r"""A mixture of K components tied to the source prototypes and M free ones, fitted to the target by EM.
+
+.. math::
+    r_{ic} = \mathrm{softmax}_c\big(\cos(z_i, m_c) / T + \log \pi_c\big), \qquad
+    \pi_c = \frac{n_c + 1/2}{N + C / 2}, \qquad
+    m_c \propto S_c + \big(\kappa N / C + \lambda \lVert S_c \rVert\big)\, \mu_c \ [c \le K], \qquad
+    S_c = \sum_i r_{ic} z_i, \quad n_c = \sum_i r_{ic}, \quad C = K + M.
+
+The tie has two parts: a few imaginary samples at the prototype (a class that the target does not hold stays where the
+source has it) and a share of the resultant (a large group does not carry a component away). Rounds are few: they move
+the components onto the groups of the target and do not wander off. How many groups there are cannot be read off the
+likelihood, so posteriors are averaged over several numbers of free components and temperatures.
+"""
+
+from dataclasses import dataclass
+from typing import List, Tuple
+
+import numpy as np
+from scipy.special import softmax
+from sklearn.cluster import KMeans
+
+from tllib_ext.target.embedding import unit
+
+__all__ = ["Mixture", "e_step", "fit_mixtures", "m_step", "number_of_groups"]
+
+#: free components, as multiples of the number that makes unknown groups as large as known classes.
+SCALES: Tuple[float, ...] = (0.5, 0.75, 1.0)
+TEMPERATURES: Tuple[float, ...] = (0.02, 0.04)
+TIE = 0.1  # imaginary samples at each prototype, in mean component sizes
+PULL = 0.3  # share of the resultant that is added at the prototype
+ROUNDS = 10
+
+
+def e_step(z: np.ndarray, centres: np.ndarray, log_weights: np.ndarray, temperature: float) -> np.ndarray:
+    r"""Responsibilities :math:`(N, C)` of the components for unit rows z."""
+    return softmax(z @ centres.T / np.float32(temperature) + log_weights.astype(np.float32), axis=1)
+
+
+def m_step(
+    z: np.ndarray, responsibilities: np.ndarray, prototypes: np.ndarray, tie: float = TIE, pull: float = PULL
+) -> Tuple[np.ndarray, np.ndarray]:
+    r"""Centres :math:`(C, d)` and logarithms of the weights :math:`(C,)`; the first K components are tied."""
+    n, c = responsibilities.shape
+    size = responsibilities.sum(0)
+    total = responsibilities.T @ z
+    known = slice(0, len(prototypes))
+    total[known] += (tie * n / c + pull * np.linalg.norm(total[known], axis=1, keepdims=True)) * prototypes
+    return unit(total), np.log((size + 0.5) / (n + 0.5 * c))
+
+
+@dataclass
+class Mixture:
+    """A fitted mixture: components ``0..K-1`` are the source classes, the others are unknown."""
+
+    centres: np.ndarray
+    log_weights: np.ndarray
+    temperature: float
+    num_classes: int
+
+    def responsibilities(self, z: np.ndarray) -> np.ndarray:
+        """Of all components, :math:`(N, K + M)`."""
+        return e_step(z, self.centres, self.log_weights, self.temperature)
+
+    def posterior(self, z: np.ndarray) -> np.ndarray:
+        """Of the classes and unknown, :math:`(N, K + 1)`."""
+        r = self.responsibilities(z)
+        k = self.num_classes
+        return np.concatenate([r[:, :k], r[:, k:].sum(1, keepdims=True)], axis=1)
+
+
+def number_of_groups(soft: np.ndarray) -> float:
+    r"""How many unknown groups of the median size of a known class would hold the unknown mass of ``soft`` (N, K + 1).
+
+    Classes with less than a tenth of the mean mass are not counted: the target does not hold them.
+
+    Examples::
+
+        >>> number_of_groups(np.repeat(np.eye(4), [10, 20, 0, 45], axis=0))
+        3.0
+    """
+    mass = soft[:, :-1].sum(0)
+    present = mass > max(3.0, 0.1 * mass.sum() / len(mass))
+    size = np.median(mass[present]) if present.any() else len(soft) / len(mass)
+    return float(soft[:, -1].sum() / max(size, 1e-9))
+
+
+def fit_mixtures(z: np.ndarray, soft: np.ndarray, prototypes: np.ndarray, seed: int = 0) -> List[Mixture]:
+    r"""One mixture per number of free components and temperature, from soft labels.
+
+    Args:
+        z (numpy.ndarray): unit target rows, :math:`(N, d)`
+        soft (numpy.ndarray): where to start, :math:`(N, K + 1)`
+        prototypes (numpy.ndarray): unit rows, :math:`(K, d)`
+        seed (int, optional): of k-means. Default: 0
+    """
+    n, k = len(z), len(prototypes)
+    unknown = soft[:, -1]
+    rejected = unknown > 0.5
+    groups = number_of_groups(soft)
+    found = []
+    fitted = {}
+    for scale in SCALES:
+        m = 0
+        if rejected.sum() >= 6:  # fewer make no group
+            m = min(int(np.clip(round(scale * groups), 1, rejected.sum() // 3)), 4 * k + 20)
+        if m not in fitted:
+            start = np.zeros((n, k + m), dtype=np.float32)
+            start[:, :k] = soft[:, :k]
+            if m:
+                means = KMeans(m, n_init=1, max_iter=50, random_state=seed).fit(z[rejected]).cluster_centers_
+                start[np.arange(n), k + (z @ unit(means).T).argmax(1)] = unknown
+            fitted[m] = [_climb(z, start, prototypes, t) for t in TEMPERATURES]
+        found += fitted[m]
+    return found
+
+
+def _climb(z: np.ndarray, r: np.ndarray, prototypes: np.ndarray, temperature: float) -> Mixture:
+    for _ in range(ROUNDS):
+        centres, log_weights = m_step(z, r, prototypes)
+        r = e_step(z, centres, log_weights, temperature)
+    centres, log_weights = m_step(z, r, prototypes)
+    return Mixture(centres, log_weights, temperature, len(prototypes))

@@ -8,8 +8,14 @@ r"""A mixture of K components tied to the source prototypes and M free ones, fit
 
 The tie has two parts: a few imaginary samples at the prototype (a class that the target does not hold stays where the
 source has it) and a share of the resultant (a large group does not carry a component away). Rounds are few: they move
-the components onto the groups of the target and do not wander off. How many groups there are cannot be read off the
-likelihood, so posteriors are averaged over several numbers of free components and temperatures.
+the components onto the groups of the target and do not wander off.
+
+Decisions are made for whole components: a free component joins a class if the soft labels that EM started from give that
+class a share of at least :data:`JOIN` of the component's mass. A class whose cosine with its prototype is low is half
+accepted and half rejected sample by sample; a group that is truly unknown is accepted nowhere.
+
+How many groups there are cannot be read off the likelihood, so posteriors are averaged over several numbers of free
+components and temperatures.
 """
 
 from dataclasses import dataclass
@@ -21,14 +27,16 @@ from sklearn.cluster import KMeans
 
 from tllib_ext.target.embedding import unit
 
-__all__ = ["Mixture", "e_step", "fit_mixtures", "m_step", "number_of_groups"]
+__all__ = ["Mixture", "e_step", "fit_mixtures", "m_step", "number_of_groups", "owners"]
 
 #: free components, as multiples of the number that makes unknown groups as large as known classes.
-SCALES: Tuple[float, ...] = (0.5, 0.75, 1.0)
+SCALES: Tuple[float, ...] = (0.5, 1.0, 2.0)
 TEMPERATURES: Tuple[float, ...] = (0.02, 0.04)
 TIE = 0.1  # imaginary samples at each prototype, in mean component sizes
 PULL = 0.3  # share of the resultant that is added at the prototype
+JOIN = 0.3  # share of one class in the soft labels of a free component that makes it part of that class
 ROUNDS = 10
+_MOST = 3000  # rows that k-means sees
 
 
 def e_step(z: np.ndarray, centres: np.ndarray, log_weights: np.ndarray, temperature: float) -> np.ndarray:
@@ -50,12 +58,13 @@ def m_step(
 
 @dataclass
 class Mixture:
-    """A fitted mixture: components ``0..K-1`` are the source classes, the others are unknown."""
+    """A fitted mixture; component c is of class ``owner[c]``, K being unknown."""
 
     centres: np.ndarray
     log_weights: np.ndarray
     temperature: float
     num_classes: int
+    owner: np.ndarray
 
     def responsibilities(self, z: np.ndarray) -> np.ndarray:
         """Of all components, :math:`(N, K + M)`."""
@@ -63,9 +72,7 @@ class Mixture:
 
     def posterior(self, z: np.ndarray) -> np.ndarray:
         """Of the classes and unknown, :math:`(N, K + 1)`."""
-        r = self.responsibilities(z)
-        k = self.num_classes
-        return np.concatenate([r[:, :k], r[:, k:].sum(1, keepdims=True)], axis=1)
+        return self.responsibilities(z) @ np.eye(self.num_classes + 1, dtype=np.float32)[self.owner]
 
 
 def number_of_groups(soft: np.ndarray) -> float:
@@ -107,16 +114,32 @@ def fit_mixtures(z: np.ndarray, soft: np.ndarray, prototypes: np.ndarray, seed: 
             start = np.zeros((n, k + m), dtype=np.float32)
             start[:, :k] = soft[:, :k]
             if m:
-                means = KMeans(m, n_init=1, max_iter=50, random_state=seed).fit(z[rejected]).cluster_centers_
+                sample = z[rejected][:: max(1, int(rejected.sum()) // _MOST)]
+                means = KMeans(m, n_init=3, max_iter=50, random_state=seed).fit(sample).cluster_centers_
                 start[np.arange(n), k + (z @ unit(means).T).argmax(1)] = unknown
-            fitted[m] = [_climb(z, start, prototypes, t) for t in TEMPERATURES]
+            fitted[m] = [_climb(z, start, prototypes, soft, t) for t in TEMPERATURES]
         found += fitted[m]
     return found
 
 
-def _climb(z: np.ndarray, r: np.ndarray, prototypes: np.ndarray, temperature: float) -> Mixture:
+def owners(responsibilities: np.ndarray, soft: np.ndarray, join: float = JOIN) -> np.ndarray:
+    r"""Class of every component: tied ones keep theirs, free ones join a class or are unknown (K).
+
+    Examples::
+
+        >>> owners(np.eye(3), np.array([[1.0, 0.0], [0.4, 0.6], [0.1, 0.9]])).tolist()
+        [0, 0, 1]
+    """
+    k = soft.shape[1] - 1
+    vote = responsibilities.T @ soft[:, :k] / np.maximum(responsibilities.sum(0), 1e-9)[:, None]
+    out = np.where(vote.max(1) >= join, vote.argmax(1), k)
+    out[:k] = np.arange(k)
+    return out
+
+
+def _climb(z: np.ndarray, r: np.ndarray, prototypes: np.ndarray, soft: np.ndarray, temperature: float) -> Mixture:
     for _ in range(ROUNDS):
         centres, log_weights = m_step(z, r, prototypes)
         r = e_step(z, centres, log_weights, temperature)
     centres, log_weights = m_step(z, r, prototypes)
-    return Mixture(centres, log_weights, temperature, len(prototypes))
+    return Mixture(centres, log_weights, temperature, len(prototypes), owners(r, soft))

@@ -190,9 +190,7 @@ def _mean_posterior(mixtures: Sequence[Mixture], z: np.ndarray) -> np.ndarray:
 def _canonical(features: np.ndarray, seed: int) -> np.ndarray:
     """An order of the rows that depends on their contents only."""
     probe = np.random.default_rng(seed).standard_normal(features.shape[1])
-    key = np.concatenate(
-        [(features[i : i + _CHUNK].astype(np.float64) * probe).sum(1) for i in range(0, len(features), _CHUNK)]
-    )
+    key = np.concatenate([(features[i : i + _CHUNK].astype(np.float64) * probe).sum(1) for i in range(0, len(features), _CHUNK)])
     return np.argsort(key, kind="stable")
 
 

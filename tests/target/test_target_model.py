@@ -1,0 +1,147 @@
+"""The target model as a whole: recovery, invariances, degenerate inputs, errors and warnings."""
+
+import numpy as np
+import pytest
+
+from tllib_ext.errors import UserError
+from tllib_ext.target import classify_target, estimate_target
+from tllib_ext.target.groups import group_unknown
+
+
+def domains(shared, source_private, target_private, per_class=40, dim=48, shift=0.5, noise=1.0, seed=0):
+    """Source features and one-hot labels, target features and labels (K = unknown)."""
+    rng = np.random.default_rng(seed)
+    k = shared + source_private
+    means = 2 * rng.standard_normal((k + target_private, dim))
+    ys = np.repeat(np.arange(k), per_class)
+    yt = np.repeat([*range(shared), *range(k, k + target_private)], per_class)
+    offset = shift * rng.standard_normal(dim)
+    xs = means[ys] + noise * rng.standard_normal((len(ys), dim))
+    xt = means[yt] + noise * rng.standard_normal((len(yt), dim)) + offset
+    return xs, np.eye(k)[ys], xt, np.minimum(yt, k)
+
+
+@pytest.mark.parametrize("sets", [(4, 3, 3), (5, 0, 3), (5, 4, 0), (6, 0, 0)], ids=["universal", "open", "partial", "closed"])
+def test_every_scenario_is_recovered_without_being_told(sets):
+    xs, r, xt, y = domains(*sets)
+    model = estimate_target(xs, r, xt)
+    assert (model.labels == y).mean() > 0.97
+    assert model.share == pytest.approx((y == r.shape[1]).mean(), abs=0.05)
+    assert model.absent == list(range(sets[0], r.shape[1]))
+    if sets[2]:
+        assert model.num_groups == sets[2]
+        assert set(model.groups[model.labels == r.shape[1]]) == set(range(sets[2]))
+    assert (model.groups[model.labels < r.shape[1]] == -1).all()
+
+
+def test_rows_are_probabilities_and_new_samples_get_the_same_posterior():
+    xs, r, xt, _ = domains(3, 2, 2)
+    model = estimate_target(xs, r, xt)
+    assert (model.posterior >= 0).all() and model.posterior.sum(1) == pytest.approx(1, abs=1e-5)
+    assert model.predict(xt) == pytest.approx(model.posterior, abs=1e-4)
+    alone = np.concatenate([model.predict(row[None]) for row in xt[:5]])
+    assert alone == pytest.approx(model.posterior[:5], abs=1e-4)
+
+
+def test_same_seed_same_answer():
+    xs, r, xt, _ = domains(3, 2, 2)
+    a, b = estimate_target(xs, r, xt, seed=3), estimate_target(xs, r, xt, seed=3)
+    assert (a.posterior == b.posterior).all() and (a.groups == b.groups).all() and a.share_std == b.share_std
+
+
+def test_order_of_the_samples_does_not_matter():
+    xs, r, xt, _ = domains(3, 2, 2)
+    rng = np.random.default_rng(1)
+    p, q = rng.permutation(len(xs)), rng.permutation(len(xt))
+    a, b = estimate_target(xs, r, xt), estimate_target(xs[p], r[p], xt[q])
+    assert (a.posterior[q] == b.posterior).all() and (a.groups[q] == b.groups).all()
+
+
+def test_a_permutation_of_the_classes_permutes_the_posterior():
+    xs, r, xt, _ = domains(3, 2, 2)
+    order = np.array([2, 0, 4, 1, 3])
+    a, b = estimate_target(xs, r, xt), estimate_target(xs, r[:, order], xt)
+    assert b.posterior[:, :-1] == pytest.approx(a.posterior[:, :-1][:, order], abs=1e-3)
+
+
+def test_all_unknown_is_said():
+    xs, r, _, _ = domains(4, 0, 0)
+    _, _, xt, _ = domains(4, 0, 0, seed=9)
+    model = estimate_target(xs, r, xt)
+    assert not model.fits or model.share > 0.5
+    assert model.warnings
+
+
+def test_features_without_structure_are_said():
+    rng = np.random.default_rng(0)
+    model = estimate_target(rng.standard_normal((200, 20)), np.eye(5)[rng.integers(0, 5, 200)], rng.standard_normal((200, 20)))
+    assert any("no two groups" in text or "far apart" in text or "not known" in text for text in model.warnings)
+
+
+@pytest.mark.parametrize("number", [1, 2, 5, 12])
+def test_tiny_targets(number):
+    xs, r, xt, _ = domains(3, 1, 1)
+    model = estimate_target(xs, r, xt[:number])
+    assert model.posterior.shape == (number, 5) and np.isfinite(model.posterior).all()
+    assert any("too few" in text for text in model.warnings)
+
+
+def test_one_source_class():
+    xs, r, xt, y = domains(1, 0, 1)
+    model = estimate_target(xs, r, xt)
+    assert model.posterior.shape == (len(xt), 2) and np.isfinite(model.posterior).all()
+
+
+def test_constant_features_and_a_class_without_samples():
+    model = estimate_target(np.ones((20, 4)), np.eye(3)[np.repeat([0, 1], 10)], np.ones((10, 4)))
+    assert np.isfinite(model.posterior).all()
+
+
+def test_soft_labels_of_the_source_are_used():
+    xs, r, xt, y = domains(4, 2, 2)
+    model = estimate_target(xs, 0.8 * r + 0.2 / r.shape[1], xt)
+    assert (model.labels == y).mean() > 0.95
+
+
+def test_summary_names_classes():
+    xs, r, xt, _ = domains(3, 1, 2)
+    text = estimate_target(xs, r, xt).summary(["ant", "bee", "cat", "dog"])
+    assert "unknown" in text and "hold: dog" in text
+
+
+def test_classify_target_agrees_with_the_model():
+    xs, r, xt, y = domains(3, 1, 2)
+    found = classify_target(xs, r, xt)
+    assert (found.labels == found.model.labels).all()
+    assert found.probs.shape == (len(xt), 4) and found.probs.sum(1) == pytest.approx(1)
+
+
+@pytest.mark.parametrize(
+    "change, words",
+    [
+        (lambda s, r, t: (s[:-1], r, t), "one row each"),
+        (lambda s, r, t: (s, r, t[:, :-1]), "one backbone"),
+        (lambda s, r, t: (s, 2 * r, t), "probabilities"),
+        (lambda s, r, t: (s, r, t[:0]), "expected"),
+        (lambda s, r, t: (s, r, np.where(t > 2, np.nan, t)), "not finite"),
+        (lambda s, r, t: (s[0], r, t), "expected"),
+        (lambda s, r, t: (s.astype(str), r, t), "expected numbers"),
+    ],
+)
+def test_bad_input_is_explained(change, words):
+    xs, r, xt, _ = domains(3, 1, 1)
+    with pytest.raises(UserError, match=words):
+        estimate_target(*change(xs, r, xt))
+
+
+def test_prediction_checks_its_width():
+    xs, r, xt, _ = domains(3, 1, 1)
+    with pytest.raises(UserError, match="columns"):
+        estimate_target(xs, r, xt).predict(xt[:, :-1])
+
+
+def test_groups_of_nothing_and_of_one():
+    assert group_unknown(np.zeros((0, 3)), 0.0)[0] == 0
+    one = np.tile([1.0, 0, 0], (20, 1)) + 1e-3 * np.random.default_rng(0).standard_normal((20, 3))
+    number, member = group_unknown(one / np.linalg.norm(one, axis=1, keepdims=True), 1.0)
+    assert len(member) == 20 and number >= 1

@@ -41,7 +41,7 @@ def test_known_is_monotone_above_the_unknown():
     assert (np.diff(fit.known[order][above]) >= -1e-9).all()
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(st.integers(1, 6), st.integers(2, 40), st.integers(0, 1000))
 def test_posteriors_are_probabilities(classes, number, seed):
     rng = np.random.default_rng(seed)

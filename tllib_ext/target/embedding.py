@@ -10,7 +10,7 @@ r"""From backbone features of two domains to one space in which classes are roun
 """
 
 from dataclasses import dataclass
-from typing import Iterator, Optional, Tuple
+from typing import Iterator, List, Optional, Tuple
 
 import numpy as np
 
@@ -121,12 +121,7 @@ def project(source: np.ndarray, labels: np.ndarray, target: np.ndarray, seed: in
     share = labels / np.maximum(labels.sum(0), 1e-9)
     # Classes without samples have no say; the others weigh alike.
     weight = (share / max(int((labels.sum(0) > 0).sum()), 1)).sum(1)
-    centres = []
-    for features, w in ((source, weight), (target, np.full(len(target), 1 / len(target)))):
-        centre = np.zeros(features.shape[1])
-        for rows, x in _chunks(features):
-            centre += w[rows].astype(np.float64) @ x
-        centres.append(centre.astype(np.float32))
+    centres = [_weighted_mean(source, weight), _weighted_mean(target, np.full(len(target), 1 / len(target)))]
     pairs = [(source, centres[0]), (target, centres[1])]
     width = max(1, min(width, source.shape[1], len(source) + len(target) - 2))
     rng = np.random.default_rng(seed)
@@ -145,7 +140,14 @@ def project(source: np.ndarray, labels: np.ndarray, target: np.ndarray, seed: in
     return Projection(coordinates[0], coordinates[1], centres[1], directions, labels)
 
 
-def _covariance_times(pairs: list, basis: np.ndarray) -> np.ndarray:
+def _weighted_mean(features: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    total = np.zeros(features.shape[1])
+    for rows, x in _chunks(features):
+        total += weight[rows].astype(np.float64) @ x
+    return total.astype(np.float32)
+
+
+def _covariance_times(pairs: List[Tuple[np.ndarray, np.ndarray]], basis: np.ndarray) -> np.ndarray:
     total = np.zeros(basis.shape)
     for features, centre in pairs:
         for _, x in _chunks(features):

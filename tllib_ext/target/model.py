@@ -32,7 +32,7 @@ class TargetModel:
 
     Args:
         posterior (numpy.ndarray): of the K source classes and, last, unknown, :math:`(N, K + 1)`
-        share (float): expected share of unknown samples
+        share (float): share of the samples that are called unknown
         share_std (float): its error; above 0.1 the share is not known
         class_shares (numpy.ndarray): expected share of each source class in the target, :math:`(K,)`
         absent (list[int]): source classes that the target does not seem to hold
@@ -150,11 +150,11 @@ def estimate_target(source_features: Any, source_posterior: Any, target_features
     soft = soft_labels(z, embedding.prototypes, groups=fits)
     mixtures = fit_mixtures(z, soft, embedding.prototypes, seed)
     members = [mixture.posterior(z) for mixture in mixtures]
-    posterior = np.mean(members, axis=0, dtype=np.float64)
+    posterior = _mean_posterior(mixtures, z)
 
     n, k = len(target), labels.shape[1]
     decision = decide(posterior)
-    share = float(posterior[:, -1].mean())
+    share = float((decision == k).mean())
     shares = [*(float(p[:, -1].mean()) for p in members), float(start[:, -1].mean()), float(soft[:, -1].mean())]
     share_std = share_error(share, shares, soft[:, -1], n)
     counts = np.bincount(decision, minlength=k + 1)[:k]
@@ -184,7 +184,7 @@ def estimate_target(source_features: Any, source_posterior: Any, target_features
 
 
 def _mean_posterior(mixtures: Sequence[Mixture], z: np.ndarray) -> np.ndarray:
-    return np.mean([mixture.posterior(z) for mixture in mixtures], axis=0, dtype=np.float64)
+    return np.asarray(sum(mixture.posterior(z).astype(np.float64) for mixture in mixtures) / len(mixtures))
 
 
 def _canonical(features: np.ndarray, seed: int) -> np.ndarray:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tllib_ext.target.embedding import unit
-from tllib_ext.target.mixture import Mixture, e_step, fit_mixtures, m_step, number_of_groups, owners
+from tllib_ext.target.mixture import PULL, TIE, Mixture, fit_mixtures, m_step, number_of_groups, owners
 
 
 @pytest.fixture
@@ -19,7 +19,7 @@ def small():
 
 def test_e_step_longhand(small):
     z, centres, log_weights = small
-    found = e_step(z, centres, log_weights, 0.2)
+    found = Mixture(centres, log_weights, 0.2, np.arange(4)).responsibilities(z)
     for i in range(len(z)):
         scores = [math.exp(sum(z[i][j] * centres[c][j] for j in range(3)) / 0.2) * math.exp(log_weights[c]) for c in range(4)]
         for c in range(4):
@@ -28,14 +28,14 @@ def test_e_step_longhand(small):
 
 def test_m_step_longhand(small):
     z, centres, log_weights = small
-    r = e_step(z, centres, log_weights, 0.2)
-    prototypes, tie, pull = centres[:2], 0.3, 0.5
-    found, weights = m_step(z, r, prototypes, tie, pull)
+    r = Mixture(centres, log_weights, 0.2, np.arange(4)).responsibilities(z)
+    prototypes = centres[:2]
+    found, weights = m_step(z, r, prototypes)
     for c in range(4):
         total = [sum(r[i][c] * z[i][j] for i in range(7)) for j in range(3)]
         length = math.sqrt(sum(x * x for x in total))
         if c < 2:  # tied
-            total = [total[j] + (tie * 7 / 4 + pull * length) * prototypes[c][j] for j in range(3)]
+            total = [total[j] + (TIE * 7 / 4 + PULL * length) * prototypes[c][j] for j in range(3)]
         length = math.sqrt(sum(x * x for x in total))
         assert found[c] == pytest.approx([x / length for x in total], abs=1e-5)
         assert weights[c] == pytest.approx(math.log((sum(r[i][c] for i in range(7)) + 0.5) / (7 + 2)), abs=1e-5)
@@ -57,9 +57,9 @@ def test_free_components_join_the_class_that_their_soft_labels_name():
 
 def test_posterior_sums_components_by_owner(small):
     z, centres, log_weights = small
-    mixture = Mixture(centres, log_weights, 0.2, 2, np.array([0, 1, 2, 1]))
+    mixture = Mixture(centres, log_weights, 0.2, np.array([0, 1, 2, 1]))
     r = mixture.responsibilities(z)
-    assert mixture.posterior(z) == pytest.approx(np.stack([r[:, 0], r[:, 1] + r[:, 3], r[:, 2]], axis=1), abs=1e-6)
+    assert mixture.posterior(z, 2) == pytest.approx(np.stack([r[:, 0], r[:, 1] + r[:, 3], r[:, 2]], axis=1), abs=1e-6)
 
 
 def test_number_of_groups_ignores_absent_classes():

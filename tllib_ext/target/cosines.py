@@ -12,15 +12,17 @@ no weight, which is how partial and closed label sets are recognised; no thresho
 import math
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, List, Optional, Tuple
+from typing import List, Tuple
 
 import numpy as np
 from scipy.special import expit, ndtr
 
-__all__ = ["TwoGroups", "expected_maximum", "fit_two_groups", "local_means", "resultant_start", "soft_labels", "SETTINGS"]
+from tllib_ext.target.embedding import unit
 
-#: inflation of the null (classes are related, not independent) and strength of its prior; posteriors are averaged over these.
-SETTINGS: Tuple[Tuple[float, float], ...] = tuple((i, s) for i in (1.0, 1.25) for s in (0.05, 0.2, 1.0))
+__all__ = ["TwoGroups", "expected_maximum", "fit_two_groups", "local_means", "resultant_start", "soft_labels"]
+
+#: inflation of the null (classes are related, not independent) and strength of its prior; posteriors are averaged over all.
+_SETTINGS = tuple((inflation, strength) for inflation in (1.0, 1.25) for strength in (0.05, 0.2, 1.0))
 _ROUNDS = 60
 
 
@@ -38,41 +40,36 @@ def expected_maximum(number: int) -> float:
     return float((x * number * density * ndtr(x) ** (number - 1)).sum() * (x[1] - x[0]))
 
 
-def _log_density(x: Any, mean: float, std: float) -> Any:
-    """Of the normal distribution, up to a constant."""
-    return -0.5 * ((x - mean) / std) ** 2 - math.log(std)
+def _log_odds(x: np.ndarray, fit: "TwoGroups") -> np.ndarray:
+    """Log ratio of the normal densities of known and unknown."""
+    known, unknown = (x - fit.known_mean) / fit.known_std, (x - fit.unknown_mean) / fit.unknown_std
+    return np.asarray((unknown**2 - known**2) / 2 - math.log(fit.known_std / fit.unknown_std))
 
 
 def local_means(z: np.ndarray, neighbours: int = 15, anchors: int = 5000, chunk: int = 1024) -> np.ndarray:
-    r"""Unit mean of the ``neighbours`` nearest rows of each row (itself among them).
+    r"""Unit mean of the ``neighbours`` nearest rows of each unit row of z :math:`(N, d)`, itself among them.
 
-    Beyond ``anchors`` rows, neighbours are looked for among so many rows, evenly spread: time and memory stay linear.
-
-    Shape:
-        - z: :math:`(N, d)` unit rows; output: :math:`(N, d)`
+    Beyond ``anchors`` rows, neighbours are looked for among that many rows, evenly spread: time and memory stay linear.
     """
     pool = z if len(z) <= anchors else z[((np.arange(anchors) + 0.5) * len(z) / anchors).astype(np.int64)]
     number = min(neighbours, len(pool))
     out = np.empty_like(z)
     for start in range(0, len(z), chunk):
         near = z[start : start + chunk] @ pool.T
-        index = np.argpartition(-near, number - 1, axis=1)[:, :number] if number < len(pool) else None
-        mean = pool[index].mean(1) if index is not None else np.repeat(pool.mean(0)[None], len(near), 0)
-        out[start : start + chunk] = mean
-    return out / np.maximum(np.linalg.norm(out, axis=1, keepdims=True), 1e-12)
+        out[start : start + chunk] = pool[np.argpartition(-near, number - 1, axis=1)[:, :number]].mean(1)
+    return unit(out)
 
 
 def border(a: float) -> float:
-    """Where a cosine is as probable for directions around a prototype with mean cosine ``a`` as for none: about a / 2."""
+    r"""Where a cosine is as probable around a prototype with mean cosine a as around the origin: about a / 2.
+
+    With round densities around both it is :math:`a + (1 - a^2) \log(1 - a^2) / (2 a)` in any dimension.
+    """
     return float(a + (1 - a * a) * np.log1p(-a * a) / (2 * a))
 
 
 def resultant_start(best: np.ndarray) -> float:
-    r"""A first guess of the mean cosine a of the known, by the fixed point of "a is the mean of those above :math:`t(a)`".
-
-    If directions of the known are spread around :math:`a \mu_k` and those of the unknown around the origin, both round,
-    the border is :math:`t(a) = a + (1 - a^2) \log(1 - a^2) / (2 a)` in any dimension: about a / 2 for small a.
-    """
+    """A first guess of the mean cosine of the known: the fixed point of "a is the mean of those above ``border(a)``"."""
     a = float(np.quantile(best, 0.9))
     for _ in range(100):
         a = min(max(a, 0.02), 0.98)
@@ -86,16 +83,13 @@ def resultant_start(best: np.ndarray) -> float:
 
 @dataclass
 class TwoGroups:
-    """Means, standard deviations and share of the two groups, and the posterior of *known* of every sample."""
+    """Means and standard deviations of the two groups, and the posterior of *known* of every sample."""
 
-    known: np.ndarray
-    null: float
-    spread: float
     unknown_mean: float
     unknown_std: float
     known_mean: float
     known_std: float
-    share: float
+    known: np.ndarray
 
     @property
     def separation(self) -> float:
@@ -108,50 +102,42 @@ def fit_two_groups(cosines: np.ndarray, inflation: float = 1.0, strength: float 
 
     Args:
         cosines (numpy.ndarray): of samples with the K prototypes, :math:`(N, K)`
-        inflation (float, optional): factor on the place of the null
-        strength (float, optional): imaginary samples at the null, as a share of N
+        inflation (float, optional): factor on the place of the null. Default: 1
+        strength (float, optional): imaginary samples at the null, as a share of N. Default: 0.2
     """
     n, k = cosines.shape
     best = cosines.max(1).astype(np.float64)
-    rest = np.sort(cosines, axis=1)[:, :-1]
-    spread = max(float(rest.std()) if k > 1 else float(best.std()), 1e-3)
-    # One class only: its cosine is its own maximum, and the null is at right angles.
-    null = inflation * spread * expected_maximum(k)
-    start = resultant_start(best)
-    mean_u, std_u, share = null, spread, 0.5
+    # With one class, its cosine is its own maximum, and the null is at right angles.
+    spread = max(float(np.sort(cosines, axis=1)[:, :-1].std()) if k > 1 else float(best.std()), 1e-3)
+    null, start = inflation * spread * expected_maximum(k), resultant_start(best)
     above = best[best > border(start)]
-    mean_k, std_k = max(start, null + 2 * spread), max(float(above.std()) if len(above) > 2 else 0.0, spread)
-    prior_u, prior_k = strength * n, 0.01 * n
-    known = np.full(n, 0.5)
+    std = max(float(above.std()) if len(above) > 2 else 0.0, spread)
+    fit = TwoGroups(null, spread, max(start, null + 2 * spread), std, np.full(n, 0.5))
+    share = 0.5
     for _ in range(_ROUNDS):
-        odds = _log_density(best, mean_k, std_k) - _log_density(best, mean_u, std_u)
-        # A cosine below the mean of the unknown is no better sign of a class than that mean is.
-        least = _log_density(mean_u, mean_k, std_k) - _log_density(mean_u, mean_u, std_u)
-        odds = np.where(best <= mean_u, np.minimum(odds, least), odds)
-        known = expit(odds + np.log(share) - np.log(1 - share))
-        sum_k, sum_u = known.sum(), n - known.sum()
-        mean_u = (((1 - known) * best).sum() + prior_u * null) / (sum_u + prior_u)
-        std_u = np.sqrt((((1 - known) * (best - mean_u) ** 2).sum() + prior_u * spread**2) / (sum_u + prior_u))
-        mean_k = ((known * best).sum() + prior_k * start) / (sum_k + prior_k)
-        std_k = np.sqrt(((known * (best - mean_k) ** 2).sum() + prior_k * spread**2) / (sum_k + prior_k))
-        share = float(np.clip(sum_k / n, 0.01, 0.99))
-    return TwoGroups(known, null, spread, float(mean_u), float(std_u), float(mean_k), float(std_k), 1 - share)
+        # A cosine below the mean of the unknown indicates a class no more than that mean does.
+        least = _log_odds(np.array(fit.unknown_mean), fit)
+        odds = _log_odds(best, fit)
+        fit.known = expit(np.where(best <= fit.unknown_mean, np.minimum(odds, least), odds) + math.log(share / (1 - share)))
+        fit.unknown_mean, fit.unknown_std = _moments(best, 1 - fit.known, null, spread, strength * n)
+        fit.known_mean, fit.known_std = _moments(best, fit.known, start, spread, 0.01 * n)
+        share = float(np.clip(fit.known.mean(), 0.01, 0.99))
+    return fit
 
 
-def soft_labels(
-    z: np.ndarray, prototypes: np.ndarray, neighbours: int = 15, groups: Optional[List[TwoGroups]] = None
-) -> np.ndarray:
-    """Posterior (N, K + 1): nearest prototype of the local mean or unknown, averaged over :data:`SETTINGS`.
+def _moments(x: np.ndarray, weight: np.ndarray, mean: float, std: float, prior: float) -> Tuple[float, float]:
+    """Weighted mean and standard deviation, with ``prior`` imaginary samples of the given ones."""
+    total = weight.sum() + prior
+    centre = float(((weight * x).sum() + prior * mean) / total)
+    return centre, math.sqrt(float(((weight * (x - centre) ** 2).sum() + prior * std**2) / total))
 
-    Args:
-        groups (list, optional): filled with the :class:`TwoGroups` of every setting
-    """
-    cosines = local_means(z, neighbours) @ prototypes.T
-    fits = [fit_two_groups(cosines, *setting) for setting in SETTINGS]
-    if groups is not None:
-        groups.extend(fits)
+
+def soft_labels(z: np.ndarray, prototypes: np.ndarray) -> Tuple[np.ndarray, List[TwoGroups]]:
+    """Posterior (N, K + 1), "nearest prototype of the local mean, or unknown", and the fits whose mean it is."""
+    cosines = local_means(z) @ prototypes.T
+    fits = [fit_two_groups(cosines, *setting) for setting in _SETTINGS]
     known = np.mean([fit.known for fit in fits], axis=0)
     out = np.zeros((len(z), len(prototypes) + 1))
     out[np.arange(len(z)), cosines.argmax(1)] = known
     out[:, -1] = 1 - known
-    return out
+    return out, fits

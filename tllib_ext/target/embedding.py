@@ -1,11 +1,10 @@
 r"""From backbone features of two domains to one space in which classes are round and directions are comparable.
 
-1. Unit length; each domain is centred on its own mean. The source mean weighs every class alike, whatever its size.
-2. Joint principal directions, both domains weighing alike (randomised range finder, at most ``width`` directions).
-3. Whitening by the within-class covariance, shrunk half-way to a multiple of the identity. At first it is that of the
-   source. Once a posterior of the target is there, the covariance of the target around its own class means joins in, and
-   the target is shifted so that the classes found in it agree with those of the source on average
-   (:meth:`Projection.whiten`): the plain mean of the target is off where its label set differs from the source's.
+1. Unit length; each domain is centred on its own mean. The source mean gives every class the same weight.
+2. Joint principal directions, both domains with the same weight (randomised range finder).
+3. Whitening by the within-class covariance, shrunk half-way to a multiple of the identity: first that of the source, then,
+   with a posterior of the target, the mean of both. The target is then also shifted so that its class means agree with
+   those of the source on average, since its plain mean is off where its label set is another.
 4. Unit length again: classes are compared by cosines.
 """
 
@@ -17,10 +16,9 @@ import numpy as np
 __all__ = ["Embedding", "Projection", "project", "unit"]
 
 _CHUNK = 8192
-#: the within-class covariance is mixed half and half with the identity: less overfits the source, more loses it.
-_SHRINKAGE = 0.5
-#: a class needs so many confident target samples to say where its target mean is.
-_ENOUGH = 5.0
+_WIDTH = 256  # largest number of principal directions
+_SHRINKAGE = 0.5  # less overfits the within-class covariance of the source, more ignores it
+_ENOUGH = 5.0  # confident target samples that a class needs for a mean of its own
 
 
 def unit(x: np.ndarray) -> np.ndarray:
@@ -31,13 +29,17 @@ def unit(x: np.ndarray) -> np.ndarray:
         >>> unit(np.array([[3.0, 4.0], [0.0, 0.0]])).tolist()
         [[0.6, 0.8], [0.0, 0.0]]
     """
-    return x / np.maximum(np.linalg.norm(x, axis=-1, keepdims=True), 1e-12)
+    return np.asarray(x / np.maximum(np.linalg.norm(x, axis=-1, keepdims=True), 1e-12))
 
 
 def _chunks(features: np.ndarray) -> Iterator[Tuple[slice, np.ndarray]]:
     for start in range(0, len(features), _CHUNK):
         rows = slice(start, start + _CHUNK)
         yield rows, unit(features[rows].astype(np.float32))
+
+
+def _map(features: np.ndarray, centre: np.ndarray, matrix: np.ndarray) -> np.ndarray:
+    return np.concatenate([(x - centre) @ matrix for _, x in _chunks(features)])
 
 
 @dataclass
@@ -58,15 +60,12 @@ class Embedding:
 
     def __call__(self, features: np.ndarray) -> np.ndarray:
         """Target features :math:`(N, D)` as unit vectors :math:`(N, d)`; each row depends on itself only."""
-        out = np.empty((len(features), self.matrix.shape[1]), dtype=np.float32)
-        for rows, x in _chunks(features):
-            out[rows] = unit((x - self.centre) @ self.matrix - self.shift)
-        return out
+        return unit(_map(features, self.centre, self.matrix) - self.shift)
 
 
 @dataclass
 class Projection:
-    """Centred coordinates of both domains on their joint principal directions."""
+    """Centred coordinates of both domains on their joint principal directions, and the source posterior."""
 
     source: np.ndarray
     target: np.ndarray
@@ -74,25 +73,20 @@ class Projection:
     directions: np.ndarray
     labels: np.ndarray
 
-    def means(self) -> np.ndarray:
-        """Coordinates of the K source class means; a class without samples stands at the origin."""
-        return (self.labels / np.maximum(self.labels.sum(0), 1e-9)).T @ self.source
-
     def whiten(self, posterior: Optional[np.ndarray] = None) -> Embedding:
-        """The embedding; ``posterior`` (N, K + 1) of the target lets its confident samples join in."""
-        means = self.means()
+        """The embedding; the confident samples of a target ``posterior`` (N, K + 1) take part in it."""
+        means = (self.labels / np.maximum(self.labels.sum(0), 1e-9)).T @ self.source
         scatter = _scatter(self.source - self.labels @ means, np.ones(len(self.source)))
         shift = np.zeros(self.source.shape[1], dtype=np.float32)
         if posterior is not None:
             sure = np.where(posterior[:, :-1] > 0.5, posterior[:, :-1], 0.0).astype(np.float32)
             mass = sure.sum(0)
             found = mass >= _ENOUGH
-            if found.sum() >= 2:  # one class cannot tell a shift of the domain from its own
+            if found.sum() >= 2:  # the shift of one class may be its own, not that of the domain
                 own = (sure.T @ self.target) / np.maximum(mass, 1e-9)[:, None]
-                # Two imaginary classes without shift: a mean over few classes is not believed in full.
+                # Two imaginary classes without shift: the mean over few classes is unreliable.
                 shift = (own - means)[found].sum(0) / np.float32(found.sum() + 2)
-                weight = sure.sum(1)
-                scatter = (scatter + _scatter(self.target - sure @ own, weight)) / 2
+                scatter = (scatter + _scatter(self.target - sure @ own, sure.sum(1))) / 2
         size = len(scatter)
         scatter = (1 - _SHRINKAGE) * scatter + _SHRINKAGE * max(np.trace(scatter) / size, 1e-12) * np.eye(size)
         values, vectors = np.linalg.eigh(scatter)
@@ -101,56 +95,37 @@ class Projection:
 
 
 def _scatter(residual: np.ndarray, weight: np.ndarray) -> np.ndarray:
-    return (residual * weight[:, None].astype(np.float32)).T @ residual / max(float(weight.sum()), 1e-9)
+    return np.asarray((residual * weight[:, None].astype(np.float32)).T @ residual / max(float(weight.sum()), 1e-9))
 
 
-def project(source: np.ndarray, labels: np.ndarray, target: np.ndarray, seed: int = 0, width: int = 256) -> Projection:
-    r"""Centre both domains and find their joint principal directions.
-
-    Args:
-        source (numpy.ndarray): source features
-        labels (numpy.ndarray): posterior of the source labels
-        target (numpy.ndarray): target features
-        seed (int, optional): of the range finder. Default: 0
-        width (int, optional): largest number of directions. Default: 256
+def project(source: np.ndarray, labels: np.ndarray, target: np.ndarray, seed: int = 0) -> Projection:
+    r"""Centre both domains and find their joint principal directions; the covariance is never formed.
 
     Shape:
-        - source: :math:`(S, D)`, labels: :math:`(S, K)`, target: :math:`(N, D)`
+        - source: :math:`(S, D)`, labels: posterior :math:`(S, K)`, target: :math:`(N, D)`
     """
     labels = labels.astype(np.float32)
     share = labels / np.maximum(labels.sum(0), 1e-9)
-    # Classes without samples have no say; the others weigh alike.
     weight = (share / max(int((labels.sum(0) > 0).sum()), 1)).sum(1)
-    centres = [_weighted_mean(source, weight), _weighted_mean(target, np.full(len(target), 1 / len(target)))]
-    pairs = [(source, centres[0]), (target, centres[1])]
-    width = max(1, min(width, source.shape[1], len(source) + len(target) - 2))
+    pairs: List[Tuple[np.ndarray, np.ndarray]] = []
+    for features, w in ((source, weight), (target, np.full(len(target), 1 / len(target)))):
+        centre = sum((w[rows].astype(np.float64) @ x for rows, x in _chunks(features)), np.zeros(features.shape[1]))
+        pairs.append((features, centre.astype(np.float32)))
+    width = max(1, min(_WIDTH, source.shape[1], len(source) + len(target) - 2))
     rng = np.random.default_rng(seed)
     basis = rng.standard_normal((source.shape[1], min(source.shape[1], width + 10))).astype(np.float32)
-    for _ in range(3):  # subspace iteration; the covariance is never formed, memory stays linear
+    for _ in range(3):  # subspace iteration
         basis = np.linalg.qr(_covariance_times(pairs, basis))[0]
     small = basis.T @ _covariance_times(pairs, basis)
     values, vectors = np.linalg.eigh((small + small.T) / 2)
     directions = (basis @ vectors[:, np.argsort(-values)[:width]]).astype(np.float32)
-    coordinates = []
-    for features, centre in pairs:
-        out = np.empty((len(features), width), dtype=np.float32)
-        for rows, x in _chunks(features):
-            out[rows] = (x - centre) @ directions
-        coordinates.append(out)
-    return Projection(coordinates[0], coordinates[1], centres[1], directions, labels)
-
-
-def _weighted_mean(features: np.ndarray, weight: np.ndarray) -> np.ndarray:
-    total = np.zeros(features.shape[1])
-    for rows, x in _chunks(features):
-        total += weight[rows].astype(np.float64) @ x
-    return total.astype(np.float32)
+    coordinates = [_map(features, centre, directions) for features, centre in pairs]
+    return Projection(coordinates[0], coordinates[1], pairs[1][1], directions, labels)
 
 
 def _covariance_times(pairs: List[Tuple[np.ndarray, np.ndarray]], basis: np.ndarray) -> np.ndarray:
     total = np.zeros(basis.shape)
     for features, centre in pairs:
         for _, x in _chunks(features):
-            x = x - centre
-            total += x.T @ (x @ basis) / len(features)
+            total += (x - centre).T @ ((x - centre) @ basis) / len(features)
     return total.astype(np.float32)

@@ -19,7 +19,7 @@ components and temperatures.
 """
 
 from dataclasses import dataclass
-from typing import List, Tuple
+from typing import Dict, List, Tuple
 
 import numpy as np
 from scipy.special import softmax
@@ -27,7 +27,7 @@ from sklearn.cluster import KMeans
 
 from tllib_ext.target.embedding import unit
 
-__all__ = ["Mixture", "e_step", "fit_mixtures", "m_step", "number_of_groups", "owners"]
+__all__ = ["Mixture", "fit_mixtures", "m_step", "number_of_groups", "owners"]
 
 #: free components, as multiples of the number that makes unknown groups as large as known classes.
 SCALES: Tuple[float, ...] = (0.5, 1.0, 2.0)
@@ -39,40 +39,32 @@ ROUNDS = 10
 _MOST = 3000  # rows that k-means sees
 
 
-def e_step(z: np.ndarray, centres: np.ndarray, log_weights: np.ndarray, temperature: float) -> np.ndarray:
-    r"""Responsibilities :math:`(N, C)` of the components for unit rows z."""
-    return softmax(z @ centres.T / np.float32(temperature) + log_weights.astype(np.float32), axis=1)
-
-
-def m_step(
-    z: np.ndarray, responsibilities: np.ndarray, prototypes: np.ndarray, tie: float = TIE, pull: float = PULL
-) -> Tuple[np.ndarray, np.ndarray]:
-    r"""Centres :math:`(C, d)` and logarithms of the weights :math:`(C,)`; the first K components are tied."""
-    n, c = responsibilities.shape
-    size = responsibilities.sum(0)
-    total = responsibilities.T @ z
-    known = slice(0, len(prototypes))
-    total[known] += (tie * n / c + pull * np.linalg.norm(total[known], axis=1, keepdims=True)) * prototypes
-    return unit(total), np.log((size + 0.5) / (n + 0.5 * c))
-
-
 @dataclass
 class Mixture:
-    """A fitted mixture; component c is of class ``owner[c]``, K being unknown."""
+    """A mixture on the unit sphere; component c is of class ``owner[c]``, K being unknown."""
 
     centres: np.ndarray
     log_weights: np.ndarray
     temperature: float
-    num_classes: int
     owner: np.ndarray
 
     def responsibilities(self, z: np.ndarray) -> np.ndarray:
-        """Of all components, :math:`(N, K + M)`."""
-        return e_step(z, self.centres, self.log_weights, self.temperature)
+        """Of all components for unit rows z, :math:`(N, K + M)`."""
+        logits = z @ self.centres.T / np.float32(self.temperature) + self.log_weights.astype(np.float32)
+        return np.asarray(softmax(logits, axis=1))
 
-    def posterior(self, z: np.ndarray) -> np.ndarray:
-        """Of the classes and unknown, :math:`(N, K + 1)`."""
-        return self.responsibilities(z) @ np.eye(self.num_classes + 1, dtype=np.float32)[self.owner]
+    def posterior(self, z: np.ndarray, num_classes: int) -> np.ndarray:
+        """Of the K classes and unknown, :math:`(N, K + 1)`."""
+        return np.asarray(self.responsibilities(z) @ np.eye(num_classes + 1, dtype=np.float32)[self.owner])
+
+
+def m_step(z: np.ndarray, responsibilities: np.ndarray, prototypes: np.ndarray) -> Tuple[np.ndarray, np.ndarray]:
+    r"""Centres :math:`(C, d)` and logarithms of the weights :math:`(C,)`; the first K components are tied."""
+    n, c = responsibilities.shape
+    total = responsibilities.T @ z
+    known = slice(0, len(prototypes))
+    total[known] += (TIE * n / c + PULL * np.linalg.norm(total[known], axis=1, keepdims=True)) * prototypes
+    return unit(total), np.log((responsibilities.sum(0) + 0.5) / (n + 0.5 * c))
 
 
 def number_of_groups(soft: np.ndarray) -> float:
@@ -94,35 +86,30 @@ def number_of_groups(soft: np.ndarray) -> float:
 def fit_mixtures(z: np.ndarray, soft: np.ndarray, prototypes: np.ndarray, seed: int = 0) -> List[Mixture]:
     r"""One mixture per number of free components and temperature, from soft labels.
 
-    Args:
-        z (numpy.ndarray): unit target rows, :math:`(N, d)`
-        soft (numpy.ndarray): where to start, :math:`(N, K + 1)`
-        prototypes (numpy.ndarray): unit rows, :math:`(K, d)`
-        seed (int, optional): of k-means. Default: 0
+    Shape:
+        - z: unit target rows :math:`(N, d)`; soft: :math:`(N, K + 1)`; prototypes: unit rows :math:`(K, d)`
     """
     n, k = len(z), len(prototypes)
-    unknown = soft[:, -1]
-    rejected = unknown > 0.5
-    groups = number_of_groups(soft)
-    found = []
-    fitted = {}
+    rejected = soft[:, -1] > 0.5
+    found: List[Mixture] = []
+    fitted: Dict[int, List[Mixture]] = {}
     for scale in SCALES:
         m = 0
         if rejected.sum() >= 6:  # fewer make no group
-            m = min(int(np.clip(round(scale * groups), 1, rejected.sum() // 3)), 4 * k + 20)
+            m = min(int(np.clip(round(scale * number_of_groups(soft)), 1, rejected.sum() // 3)), 4 * k + 20)
         if m not in fitted:
             start = np.zeros((n, k + m), dtype=np.float32)
             start[:, :k] = soft[:, :k]
             if m:
                 sample = z[rejected][:: max(1, int(rejected.sum()) // _MOST)]
                 means = KMeans(m, n_init=3, max_iter=50, random_state=seed).fit(sample).cluster_centers_
-                start[np.arange(n), k + (z @ unit(means).T).argmax(1)] = unknown
-            fitted[m] = [_climb(z, start, prototypes, soft, t) for t in TEMPERATURES]
+                start[np.arange(n), k + (z @ unit(means).T).argmax(1)] = soft[:, -1]
+            fitted[m] = [_climb(z, start, prototypes, soft, temperature) for temperature in TEMPERATURES]
         found += fitted[m]
     return found
 
 
-def owners(responsibilities: np.ndarray, soft: np.ndarray, join: float = JOIN) -> np.ndarray:
+def owners(responsibilities: np.ndarray, soft: np.ndarray) -> np.ndarray:
     r"""Class of every component: tied ones keep theirs, free ones join a class or are unknown (K).
 
     Examples::
@@ -132,14 +119,11 @@ def owners(responsibilities: np.ndarray, soft: np.ndarray, join: float = JOIN) -
     """
     k = soft.shape[1] - 1
     vote = responsibilities.T @ soft[:, :k] / np.maximum(responsibilities.sum(0), 1e-9)[:, None]
-    out = np.where(vote.max(1) >= join, vote.argmax(1), k)
-    out[:k] = np.arange(k)
-    return out
+    return np.where(np.arange(len(vote)) < k, np.arange(len(vote)), np.where(vote.max(1) >= JOIN, vote.argmax(1), k))
 
 
 def _climb(z: np.ndarray, r: np.ndarray, prototypes: np.ndarray, soft: np.ndarray, temperature: float) -> Mixture:
     for _ in range(ROUNDS):
-        centres, log_weights = m_step(z, r, prototypes)
-        r = e_step(z, centres, log_weights, temperature)
-    centres, log_weights = m_step(z, r, prototypes)
-    return Mixture(centres, log_weights, temperature, len(prototypes), owners(r, soft))
+        mixture = Mixture(*m_step(z, r, prototypes), temperature, np.arange(r.shape[1]))
+        r = mixture.responsibilities(z)
+    return Mixture(*m_step(z, r, prototypes), temperature, owners(r, soft))

@@ -1,29 +1,49 @@
 r"""What does the target hold? A posterior over the K source classes and *unknown*, without a threshold.
 
 1. :mod:`~tllib_ext.target.embedding`: both domains centred and whitened; classes are directions.
-2. :mod:`~tllib_ext.target.cosines`: the best cosine of a sample's neighbourhood belongs to one of two groups, whose null is
-   measured on the cosines with all the other classes: first soft labels, "nearest prototype or unknown".
-3. The target samples that are sure join the whitening and correct the centre of the target; step 2 again.
+2. :mod:`~tllib_ext.target.cosines`: soft labels, "nearest prototype or unknown", from the best cosine of a neighbourhood.
+3. Confident target samples take part in the whitening and correct the centre of the target; step 2 again.
 4. :mod:`~tllib_ext.target.mixture`: K tied and M free components, EM from the soft labels, averaged over M and temperature.
-   The posterior of a sample is that of the mixtures: it needs no other sample, so new samples get one alike.
-5. :mod:`~tllib_ext.target.groups` and :mod:`~tllib_ext.target.diagnosis`: groups of unknown samples, error, warnings.
+   The posterior of a sample depends on no other sample, so new samples get one too.
+5. :mod:`~tllib_ext.target.diagnosis`: groups of unknown samples, error of their share, warnings.
 """
 
-from dataclasses import dataclass, field
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from dataclasses import dataclass
+from typing import List, Optional, Sequence
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from tllib_ext.errors import UserError
-from tllib_ext.target.cosines import TwoGroups, soft_labels
-from tllib_ext.target.diagnosis import UNCERTAIN, share_error, warnings_of
+from tllib_ext.target.cosines import soft_labels
+from tllib_ext.target.diagnosis import UNCERTAIN, group_unknown, share_error, warnings_of
 from tllib_ext.target.embedding import Embedding, project
-from tllib_ext.target.groups import group_unknown
 from tllib_ext.target.mixture import Mixture, fit_mixtures, number_of_groups
 
-__all__ = ["TargetModel", "estimate_target"]
+__all__ = ["TargetClassifier", "TargetModel", "class_probabilities", "decide", "estimate_target"]
 
 _CHUNK = 8192
+
+
+@dataclass
+class TargetClassifier:
+    """What a new sample needs: the embedding, and the mixtures whose posteriors are averaged."""
+
+    embedding: Embedding
+    mixtures: List[Mixture]
+
+    def __call__(self, features: ArrayLike) -> np.ndarray:
+        """Posterior :math:`(N, K + 1)` of target features :math:`(N, D)`; every row depends on itself only."""
+        x, width = _array("features", features), len(self.embedding.centre)
+        if x.shape[1] != width:
+            raise UserError(f"features have {x.shape[1]} columns, the target model was made of {width}")
+        parts = [self.embedding(x[i : i + _CHUNK]) for i in range(0, len(x), _CHUNK)]
+        return np.concatenate([np.mean(self.members(z), axis=0) for z in parts])
+
+    def members(self, z: np.ndarray) -> List[np.ndarray]:
+        """Posterior of every mixture for embedded samples."""
+        k = len(self.embedding.prototypes)
+        return [mixture.posterior(z, k).astype(np.float64) for mixture in self.mixtures]
 
 
 @dataclass
@@ -41,9 +61,7 @@ class TargetModel:
         warnings (list[str]): what does not fit, each with a remedy
         separation (float): distance of known and unknown best cosines in standard deviations
         closeness (float): mean best cosine of the known with their source prototypes, 1 = no shift
-        embedding (Embedding): from target features to the unit sphere
-        mixtures (list[Mixture]): whose posteriors are averaged
-        details (dict): numbers for a log
+        predict (TargetClassifier): the posterior of new samples
     """
 
     posterior: np.ndarray
@@ -56,14 +74,7 @@ class TargetModel:
     warnings: List[str]
     separation: float
     closeness: float
-    embedding: Embedding
-    mixtures: List[Mixture]
-    details: Dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def fits(self) -> bool:
-        """False if there is a warning."""
-        return not self.warnings
+    predict: TargetClassifier
 
     @property
     def share_known(self) -> bool:
@@ -74,16 +85,6 @@ class TargetModel:
     def labels(self) -> np.ndarray:
         """Decision for every sample: its class, or K for unknown, :math:`(N,)`."""
         return decide(self.posterior)
-
-    def predict(self, features: Any) -> np.ndarray:
-        """Posterior :math:`(N, K + 1)` of any target features :math:`(N, D)`; every row depends on itself only."""
-        x = _array("features", features)
-        if x.shape[1] != len(self.embedding.centre):
-            raise UserError(f"features have {x.shape[1]} columns, the target model was made of {len(self.embedding.centre)}")
-        out = np.empty((len(x), self.posterior.shape[1]))
-        for start in range(0, len(x), _CHUNK):
-            out[start : start + _CHUNK] = _mean_posterior(self.mixtures, self.embedding(x[start : start + _CHUNK]))
-        return out
 
     def summary(self, names: Optional[Sequence[str]] = None) -> str:
         """A few lines for a log; classes by their ``names``, or by number."""
@@ -111,14 +112,22 @@ def decide(posterior: np.ndarray) -> np.ndarray:
     return np.where(posterior[:, k] > 0.5, k, posterior[:, :k].argmax(1))
 
 
-def estimate_target(source_features: Any, source_posterior: Any, target_features: Any, seed: int = 0) -> TargetModel:
+def class_probabilities(posterior: np.ndarray) -> np.ndarray:
+    """Of the K classes, given that a sample is of one of them; uniform where the posterior of unknown is one."""
+    known = posterior[:, :-1] + 1e-12
+    return np.asarray(known / known.sum(1, keepdims=True))
+
+
+def estimate_target(
+    source_features: ArrayLike, source_posterior: ArrayLike, target_features: ArrayLike, seed: int = 0
+) -> TargetModel:
     r"""Estimate which target samples are of a known class, of which, and which are of none.
 
     Args:
-        source_features (numpy.ndarray or torch.Tensor): backbone features of the source
-        source_posterior (numpy.ndarray or torch.Tensor): posterior of the source labels
-            (:attr:`~tllib_ext.labels.LabelModel.responsibilities`, or one-hot labels)
-        target_features (numpy.ndarray or torch.Tensor): features of the target by the same backbone
+        source_features (array): backbone features of the source
+        source_posterior (array): posterior of the source labels
+            (:attr:`~tllib_ext.labels.transition.LabelModel.responsibilities`, or one-hot labels)
+        target_features (array): features of the target by the same backbone
         seed (int, optional): of the range finder and of k-means. Default: 0
 
     Shape:
@@ -135,37 +144,41 @@ def estimate_target(source_features: Any, source_posterior: Any, target_features
         >>> bool((model.labels == np.minimum(yt, 4)).all()), round(model.share, 1), model.absent, model.num_groups
         (True, 0.5, [2, 3], 2)
     """
-    source, labels, target = _checked(source_features, source_posterior, target_features)
-    order = _canonical(target, seed)  # results do not depend on the order of the samples
-    back = np.empty_like(order)
-    back[order] = np.arange(len(order))
-    first = _canonical(source, seed)
-    space = project(source[first], labels[first], target[order], seed)
+    source, labels = _array("source features", source_features), _array("source posteriors", source_posterior)
+    target = _array("target features", target_features)
+    if len(source) != len(labels):
+        raise UserError(f"{len(source)} source features but {len(labels)} source posteriors: expected one row each")
+    if source.shape[1] != target.shape[1]:
+        widths = f"source features have {source.shape[1]} columns, target features {target.shape[1]}"
+        raise UserError(f"{widths}: use one backbone for both")
+    if labels.min() < 0 or abs(labels.sum(1) - 1).max() > 1e-3:
+        raise UserError("source posteriors are no probabilities: expected rows that are not negative and sum to one")
+    # An order that depends on the rows only: results do not depend on the order of the samples.
+    first, order = _canonical(source, seed), _canonical(target, seed)
+    back = np.argsort(order)
+    source, labels, target = source[first], labels[first], target[order]
 
-    fits: List[TwoGroups] = []
+    space = project(source, labels, target, seed)
     embedding = space.whiten()
-    start = soft_labels(embedding(target[order]), embedding.prototypes, groups=fits)
+    start, _ = soft_labels(embedding(target), embedding.prototypes)
     embedding = space.whiten(start)
-    z = embedding(target[order])
-    soft = soft_labels(z, embedding.prototypes, groups=fits)
-    mixtures = fit_mixtures(z, soft, embedding.prototypes, seed)
-    members = [mixture.posterior(z) for mixture in mixtures]
-    posterior = _mean_posterior(mixtures, z)
+    z = embedding(target)
+    soft, fits = soft_labels(z, embedding.prototypes)
+    classifier = TargetClassifier(embedding, fit_mixtures(z, soft, embedding.prototypes, seed))
+    members = classifier.members(z)
+    posterior = np.mean(members, axis=0)
 
     n, k = len(target), labels.shape[1]
     decision = decide(posterior)
-    share = float((decision == k).mean())
-    shares = [*(float(p[:, -1].mean()) for p in members), float(start[:, -1].mean()), float(soft[:, -1].mean())]
-    share_std = share_error(share, shares, soft[:, -1], n)
+    unknown = decision == k
+    share = float(unknown.mean())
+    share_std = share_error(share, [float(p[:, -1].mean()) for p in (*members, start, soft)], soft[:, -1])
     counts = np.bincount(decision, minlength=k + 1)[:k]
-    held = max((decision < k).sum() / max((counts > 0).sum(), 1) / 10, 1)
-    expected = number_of_groups(posterior)
-    number, member = group_unknown(z[decision == k], expected, seed)
+    held = max((~unknown).sum() / max((counts > 0).sum(), 1) / 10, 1)
     groups = np.full(n, -1, dtype=np.int64)
-    groups[decision == k] = member
-    # The middle settings of the second pass say how far apart the two groups are.
-    separation = float(np.median([fit.separation for fit in fits[len(fits) // 2 :]]))
-    closeness = float(np.median([fit.known_mean for fit in fits[len(fits) // 2 :]]))
+    number, groups[unknown] = group_unknown(z[unknown], number_of_groups(posterior), seed)
+    separation = float(np.median([fit.separation for fit in fits]))
+    closeness = float(np.median([fit.known_mean for fit in fits]))
     return TargetModel(
         posterior=posterior[back],
         share=share,
@@ -177,25 +190,19 @@ def estimate_target(source_features: Any, source_posterior: Any, target_features
         warnings=warnings_of(share, share_std, separation, closeness, n),
         separation=separation,
         closeness=closeness,
-        embedding=embedding,
-        mixtures=mixtures,
-        details={"shares": shares, "expected_groups": expected, "soft": soft[back]},
+        predict=classifier,
     )
 
 
-def _mean_posterior(mixtures: Sequence[Mixture], z: np.ndarray) -> np.ndarray:
-    return np.asarray(sum(mixture.posterior(z).astype(np.float64) for mixture in mixtures) / len(mixtures))
-
-
 def _canonical(features: np.ndarray, seed: int) -> np.ndarray:
-    """An order of the rows that depends on their contents only."""
     probe = np.random.default_rng(seed).standard_normal(features.shape[1])
+    # Row by row: a matrix product rounds differently by the position of a row.
     key = np.concatenate([(features[i : i + _CHUNK].astype(np.float64) * probe).sum(1) for i in range(0, len(features), _CHUNK)])
     return np.argsort(key, kind="stable")
 
 
-def _array(name: str, value: Any) -> np.ndarray:
-    x = np.asarray(value.detach().cpu() if hasattr(value, "detach") else value)
+def _array(name: str, value: ArrayLike) -> np.ndarray:
+    x = np.asarray(value)
     if x.ndim != 2 or 0 in x.shape:
         raise UserError(f"{name} have shape {x.shape}: expected (N, D) with N > 0 and D > 0")
     if not (np.issubdtype(x.dtype, np.floating) or np.issubdtype(x.dtype, np.integer)):
@@ -204,14 +211,3 @@ def _array(name: str, value: Any) -> np.ndarray:
     if bad:
         raise UserError(f"{bad} of {len(x)} rows of {name} are not finite: expected finite numbers, check the backbone")
     return x
-
-
-def _checked(source: Any, labels: Any, target: Any) -> Tuple[np.ndarray, np.ndarray, np.ndarray]:
-    xs, r, xt = _array("source features", source), _array("source posteriors", labels), _array("target features", target)
-    if len(xs) != len(r):
-        raise UserError(f"{len(xs)} source features but {len(r)} source posteriors: expected one row each")
-    if xs.shape[1] != xt.shape[1]:
-        raise UserError(f"source features have {xs.shape[1]} columns, target features {xt.shape[1]}: use one backbone for both")
-    if r.min() < 0 or abs(r.sum(1) - 1).max() > 1e-3:
-        raise UserError("source posteriors are no probabilities: expected rows that are not negative and sum to one")
-    return xs, r, xt

@@ -1,22 +1,18 @@
-"""How fast is it? This package against a plain loop in the authors' order, each measured in turn in the same run.
+"""Measure this package against a longhand loop in the order of the authors' code, on this machine.
 
-    python examples/benchmark.py                                       everything, about ten minutes on two cores
+    python examples/benchmark.py                                       the step and its ablation, about ten minutes on two cores
     python examples/benchmark.py step --arch mobilenet_v2              one part, one network
-    python examples/benchmark.py data eval --root data/office31        on photographs (default: generated JPEG files)
+    python examples/benchmark.py data --root data/office31             the data pipeline, on photographs
     python examples/benchmark.py step --device cuda --arch resnet50 --size 224 --batch-size 36 --precision bf16
-    python examples/benchmark.py scale                                 a list of a million lines, many classes, processes
-    python examples/benchmark.py switches --features data/office31_resnet50       do the fast ways find the same?
 
-Parts: step (an iteration of the paper's method), data (images per second), eval (an evaluation), scale (what grows with what),
-switches (OS of whole runs with and without --compile and several processes; only with --features).
-Every side runs in a process of its own, all are asked in turn; the median of the rounds counts. Ratio above one: we are faster.
+Parts: step (an iteration of the paper's method), ablation (the step with each optimisation switched off), data (images per
+second). Every side runs in a process of its own, all are timed in turn, and the median of the rounds counts.
 """
 
 import argparse
 import json
 import shlex
 import sys
-import tempfile
 from datetime import date
 from pathlib import Path
 from typing import Any, Dict, List
@@ -27,106 +23,78 @@ from tllib_ext.training.setting import COUNT, WORKERS
 
 ROOT = Path(__file__).resolve().parents[1]
 RECORD, PAGE = ROOT / "docs" / "performance.json", ROOT / "docs" / "performance.md"
-PARTS = ("step", "data", "eval", "scale", "switches")
+Rows = List[Dict[str, Any]]
 
 
-def parse() -> Any:
-    """The flags."""
+def parse() -> argparse.Namespace:
+    """Parse the flags."""
     parser = Parser(description=__doc__)
-    parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}; default: all that can be")
-    parser.add_argument("--arch", default="mobilenet_v2,resnet18,features", help="networks of the step, by commas (%(default)s)")
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}; default: all, data with --root only")
+    parser.add_argument("--arch", default="mobilenet_v2,resnet18,features", help="networks, by commas (%(default)s)")
     parser.add_argument("--size", type=argument(COUNT), default=128, help="side of the step's images (%(default)s)")
     parser.add_argument("-b", "--batch-size", type=argument(COUNT), help="images per domain (12; 36 for features)")
-    parser.add_argument("--device", default="cpu", help="of step and eval: cpu, cuda, cuda:1 … (%(default)s)")
-    parser.add_argument("--precision", default="fp32", help="of our side: fp32, tf32, bf16, fp16 (%(default)s)")
-    parser.add_argument("--compile", action=argparse.BooleanOptionalAction, help="our step compiled too (default: on a CPU)")
-    parser.add_argument("--threads", type=argument(WORKERS), default=0, help="of PyTorch; 0 leaves it alone (%(default)s)")
+    parser.add_argument("--device", default="cpu", help="of step: cpu, cuda, cuda:1 … (%(default)s)")
+    parser.add_argument("--precision", default="fp32", help="of this package's step: fp32, tf32, bf16, fp16 (%(default)s)")
+    parser.add_argument("--compile", action="store_true", help="time this package's step compiled too")
+    parser.add_argument("--threads", type=argument(WORKERS), default=0, help="PyTorch threads; 0 for its default (%(default)s)")
     parser.add_argument("--repeats", type=argument(COUNT), default=7, help="timings of each side (%(default)s)")
-    parser.add_argument("--root", type=Path, help="Office-31 in tllib's layout, for data and eval")
-    parser.add_argument("--features", type=Path, help="features of Office-31, amazon.npz and others, for switches")
-    parser.add_argument("--quick", action="store_true", help="tiny inputs, one timing: to see that it works")
+    parser.add_argument("--root", type=Path, help="Office-31 in tllib's layout, for data")
+    parser.add_argument("--quick", action="store_true", help="tiny inputs and one timing, to test the script")
     parser.add_argument("--json", type=Path, help="write the record to this file")
-    parser.add_argument("--record", action="store_true", help="add to docs/performance.json and write docs/performance.md anew")
+    parser.add_argument("--record", action="store_true", help="update docs/performance.json and docs/performance.md")
     args = parser.parse_args()
     for part in args.parts:
         if part not in PARTS:
             raise UserError(f"unknown part {part!r}: {closest(part, PARTS)}")
     if args.root is not None and not (args.root / "dslr").is_dir():
         raise UserError(f"no folder {args.root / 'dslr'}: --root takes Office-31 with amazon/images/…, dslr/images/…")
-    if args.features is None and "switches" in args.parts:
-        raise UserError("switches needs --features DIR, the features of Office-31: amazon.npz, dslr.npz")
-    if args.features is not None and not (args.features / "amazon.npz").is_file():
-        raise UserError(f"no file {args.features / 'amazon.npz'}: --features takes the folder of amazon.npz, dslr.npz")
-    args.parts = args.parts or [part for part in PARTS if part != "switches" or args.features is not None]
     return args
 
 
-def step(args: Any) -> Dict[str, List[Dict[str, Any]]]:
+def workload(args: argparse.Namespace, arch: str) -> Dict[str, Any]:
+    """Inputs of a network's step, and how many iterations to time at once."""
+    features = arch == "features"
+    steps = 1 if args.quick else 50 if features else 2 if args.device == "cpu" else 20
+    return dict(arch=arch, px=32 if args.quick else args.size, batch=args.batch_size or (36 if features else 12),
+                device=args.device, threads=args.threads, repeats=args.repeats, steps=steps)  # fmt: skip
+
+
+def step(args: argparse.Namespace) -> Rows:
     """The training step, by network."""
     import torch
-    from benchmark.contests import compare_parameters, compare_steps
+    from benchmark.compare import compare_parameters, compare_steps
 
     from tllib_ext.training.compile import why_not
 
-    device = torch.device(args.device)
-    compile = device.type == "cpu" if args.compile is None else args.compile
-    if compile and (reason := why_not(device)):
-        print(f"nothing can be compiled here: {reason}", file=sys.stderr)
-        compile = False
+    if args.compile and (reason := why_not(torch.device(args.device))):
+        raise UserError(f"--compile does not work here: {reason}")
     rows = []
     for arch in args.arch.split(","):
-        features = arch == "features"
-        batch = args.batch_size or (36 if features else 12)
-        scene = dict(px=32 if args.quick else args.size, batch=batch, device=args.device, threads=args.threads)
-        # Features take milliseconds: many iterations in a timing. The first network steps of a CPU take seconds.
-        length = 1 if args.quick else 50 if features else 2 if args.device == "cpu" else 20
-        check = {**scene, "px": min(scene["px"], 64), "batch": batch if features else min(batch, 6)}
-        for row in compare_steps(arch, args.repeats, length, compile, args.precision, **scene):
-            rows.append({**row, **compare_parameters(arch, compile=row["compile"], **check)})
-    return {"step": rows}
+        work = workload(args, arch)
+        check = dict(px=min(work["px"], 64), batch=work["batch"] if arch == "features" else min(work["batch"], 6))
+        for row in compare_steps(**work, compile=args.compile, precision=args.precision):
+            check.update(arch=arch, device=args.device, threads=args.threads, compile=row["compile"])
+            rows.append({**row, **compare_parameters(**check)})
+    return rows
 
 
-def data(args: Any) -> Dict[str, List[Dict[str, Any]]]:
+def ablation(args: argparse.Namespace) -> Rows:
+    """The training step without each optimisation for CPUs, by network."""
+    from benchmark.compare import ablate_steps
+
+    return [row for arch in args.arch.split(",") if arch != "features" for row in ablate_steps(**workload(args, arch))]
+
+
+def data(args: argparse.Namespace) -> Rows:
     """Both data pipelines."""
-    from benchmark.contests import compare_data
+    from benchmark.compare import compare_data
 
-    sizes = dict(batches=1, limit=8, batch=4) if args.quick else dict(batches=2, limit=300)
-    return {"data": compare_data(args.root, args.repeats, threads=args.threads, **sizes)}
-
-
-def evaluate(args: Any) -> Dict[str, List[Dict[str, Any]]]:
-    """Both evaluations."""
-    from benchmark.contests import compare_evaluations
-
-    arch = next((name for name in args.arch.split(",") if name != "features"), "mobilenet_v2")
-    scene = dict(px=32 if args.quick else args.size, device=args.device, threads=args.threads)
-    return {"eval": compare_evaluations(args.root, arch, min(args.repeats, 5), 6 if args.quick else 72, **scene)}
+    if args.root is None:
+        raise UserError("data needs --root DIR, Office-31 with amazon/images/… and dslr/images/…")
+    return compare_data(args.root, args.repeats, **(dict(batches=1, batch=4) if args.quick else {}))
 
 
-def scale(args: Any) -> Dict[str, List[Dict[str, Any]]]:
-    """What grows with the lists, the classes and the processes."""
-    from benchmark.scale import evaluation, start_up, steps_by_classes, steps_by_processes
-
-    sizes = [200, 400] if args.quick else [10_000, 100_000, 1_000_000]
-    with tempfile.TemporaryDirectory() as folder:
-        return {"start_up": start_up(Path(folder), sizes), "metrics": evaluation(sizes),
-                "classes": steps_by_classes([20] if args.quick else [20, 200, 2000], min(args.repeats, 5), threads=1),
-                "processes": steps_by_processes([1, 2], 2 if args.quick else 60)}  # fmt: skip
-
-
-def switches(args: Any) -> Dict[str, List[Dict[str, Any]]]:
-    """What whole runs find with and without each switch."""
-    from benchmark.switches import compare_switches
-
-    seeds, steps = ([0], 2) if args.quick else ([0, 1, 2], 1000)
-    return {"switches": compare_switches(args.features, seeds, steps)}
-
-
-def command(args: Any) -> str:
-    """What was typed, without where the photographs are on this machine."""
-    places = {str(args.root): "DIR", str(args.features): "FEATURES"}
-    words = [places.get(str(Path(word)), word) for word in sys.argv[1:]]
-    return shlex.join(["python", "examples/benchmark.py", *(word for word in words if word != "--record")])
+PARTS = {"step": step, "ablation": ablation, "data": data}
 
 
 def main() -> int:
@@ -137,20 +105,21 @@ def main() -> int:
 
     from tllib_ext.io import write_json
 
-    run = {"step": step, "data": data, "eval": evaluate, "scale": scale, "switches": switches}
+    # The record holds the command without this machine's folders.
+    words = ["DIR" if Path(word) == args.root else word for word in sys.argv[1:] if word != "--record"]
+    command = shlex.join(["python", "examples/benchmark.py", *words])
     record: Dict[str, Any] = {}
-    for part in args.parts:
-        made = {"command": command(args), "date": str(date.today()), "machine": machine(args.device)}
+    for part in args.parts or [part for part in PARTS if part != "data" or args.root]:
+        made = {"command": command, "date": str(date.today()), "machine": machine(args.device)}
         made["machine"]["threads"] = args.threads or made["machine"]["threads"]
-        found = {name: {**made, "rows": rows} for name, rows in run[part](args).items()}
-        print(tables(found), flush=True)
-        record.update(found)
-        if args.record:
-            kept = json.loads(RECORD.read_text(encoding="utf-8")) if RECORD.exists() else {}
-            write_json(RECORD, {**kept, **found})
-            write_page(PAGE, {**kept, **found})
+        record[part] = {**made, "rows": PARTS[part](args)}
+        print(tables({part: record[part]}), flush=True)
     if args.json is not None:
         write_json(args.json, record)
+    if args.record:
+        kept = json.loads(RECORD.read_text(encoding="utf-8")) if RECORD.exists() else {}
+        write_json(RECORD, {**kept, **record})
+        write_page(PAGE, {**kept, **record})
     return 0
 
 

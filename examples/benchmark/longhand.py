@@ -1,7 +1,7 @@
-"""The yardstick: the authors' order of operations written out plainly, with nothing of this package in it.
+"""The yardstick: the authors' order of operations written out plainly, without code of this package.
 
-Eight forwards through G per iteration (source, target | target, source | four times target), Step B's gradient goes
-through G and is thrown away, images are contiguous, three plain SGD optimisers, probabilities and logarithms.
+Eight forwards through G per iteration (source, target | target, source | four times target); Step B's gradient goes
+through G and is discarded; contiguous images, three plain SGD optimisers, probabilities and their logarithms.
 """
 
 from typing import Any, List, Tuple
@@ -36,12 +36,12 @@ class Longhand:
         self.opt_1, self.opt_2 = (torch.optim.SGD([w], **sgd) for w in heads)
 
     def probabilities(self, f: Tensor) -> Tuple[Tensor, Tensor]:
-        """What both heads say of a feature."""
+        """Class probabilities of both heads."""
         first, second = (F.softmax(F.linear(F.normalize(f, dim=1), w) / 0.05, dim=1) for w in self.heads)
         return first, second
 
     def source_loss(self, f: Tensor, y: Tensor) -> Tensor:
-        """Mean loss of the samples with the smallest one."""
+        """Mean loss of the samples of smallest loss."""
         p1, p2 = self.probabilities(f)
         rows = torch.arange(len(y), device=y.device)
         ce = -torch.log(p1[rows, y]) - torch.log(p2[rows, y])
@@ -50,15 +50,15 @@ class Longhand:
         return values[values.argsort()[: int((1 - self.rate) * len(y))]].mean()
 
     def crs(self, f: Tensor) -> Tensor:
-        """The cross divergence of both heads."""
+        """Cross divergence of both heads."""
         p1, p2 = self.probabilities(f)
         return -(p1 * torch.log(p2)).sum(1) - (p2 * torch.log(p1)).sum(1)
 
     def step(self, x_s: Tensor, y: Tensor, x_t: Tensor, step: int) -> None:
         """One iteration after the warm-up."""
-        rate, everybody = self.lr * (1 + 10 * step / self.steps) ** -0.75, (self.opt_g, self.opt_1, self.opt_2)
-        for opt, mult in zip(everybody, (0.1, 1.0, 1.0)):
-            opt.param_groups[0]["lr"] = mult * rate
+        rate = self.lr * (1 + 10 * step / self.steps) ** -0.75
+        for optimiser, mult in ((self.opt_g, 0.1), (self.opt_1, 1.0), (self.opt_2, 1.0)):
+            optimiser.param_groups[0]["lr"] = mult * rate
         with torch.no_grad():
             for w in self.heads:
                 w /= w.norm(dim=1, keepdim=True)
@@ -68,7 +68,7 @@ class Longhand:
             self.step_c(x_t, known)
 
     def step_a(self, x_s: Tensor, y: Tensor, x_t: Tensor) -> Tensor:
-        """Everybody learns; returns which target samples look known."""
+        """Train G, F1 and F2; returns which target samples look known."""
         loss = self.source_loss(self.net(x_s), y)
         f_t = self.net(x_t)
         crs = self.crs(f_t)
@@ -83,27 +83,21 @@ class Longhand:
         return (crs < self.delta - self.margin).detach()
 
     def step_b(self, x_s: Tensor, y: Tensor, x_t: Tensor) -> None:
-        """The heads drift apart on the target; G gets a gradient that nobody uses."""
+        """Train F1 and F2 to disagree on the target; the gradient of G is not used."""
         crs = self.crs(self.net(x_t)).clamp(max=2 * self.delta)
         self.descend(self.source_loss(self.net(x_s), y) - 0.05 * crs.mean(), self.opt_1, self.opt_2)
 
     def step_c(self, x_t: Tensor, known: Tensor) -> None:
-        """G brings the heads together on what looks known."""
+        """Train G to make the heads agree on target samples that look known."""
         crs = self.crs(self.net(x_t)).clamp(max=2 * self.delta)
         if known.any():
             self.descend(0.05 * crs[known].mean(), self.opt_g)
 
     @staticmethod
     def descend(loss: Tensor, *optimisers: torch.optim.Optimizer) -> None:
-        """Zero, backward, step."""
+        """Zero the gradients, backward, step."""
         for optimiser in optimisers:
             optimiser.zero_grad()
         loss.backward()
         for optimiser in optimisers:
             optimiser.step()
-
-    @torch.no_grad()
-    def evaluate(self, x: Tensor) -> Tuple[Tensor, Tensor]:
-        """Class by the first head, and crs."""
-        f = self.net(x)
-        return self.probabilities(f)[0].argmax(1), self.crs(f)

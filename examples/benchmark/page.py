@@ -1,4 +1,4 @@
-"""The record of a benchmark as tables: for the terminal, and between the marks of ``docs/performance.md``."""
+"""The record of a benchmark as Markdown tables, for the terminal and for ``docs/performance.md``."""
 
 import os
 import platform
@@ -13,15 +13,13 @@ Column = Tuple[str, Union[str, Callable[[Mapping[str, Any]], Any]]]
 
 
 def machine(device: str = "cpu") -> Dict[str, Any]:
-    """What ran the benchmark, and how busy it was with other things."""
+    """Processor, versions, and the load before the benchmark."""
     import torch
 
-    model = platform.processor() or platform.machine()
-    if os.path.exists("/proc/cpuinfo"):
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        model = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), model)
-    found = {"cpu": model, "instructions": torch.backends.cpu.get_cpu_capability(), "cores": os.cpu_count(),
-             "threads": torch.get_num_threads(), "python": platform.python_version(), "torch": torch.__version__,
+    info = Path("/proc/cpuinfo").read_text().splitlines() if os.path.exists("/proc/cpuinfo") else []
+    models = [line.partition(":")[2].strip() for line in info if line.startswith("model name")]
+    found = {"cpu": models[0] if models else platform.machine(), "instructions": torch.backends.cpu.get_cpu_capability(),
+             "cores": os.cpu_count(), "threads": torch.get_num_threads(), "torch": torch.__version__,
              "load": round(os.getloadavg()[0], 1)}  # fmt: skip
     if device.startswith("cuda"):
         found["gpu"] = torch.cuda.get_device_name(device)
@@ -29,8 +27,6 @@ def machine(device: str = "cpu") -> Dict[str, Any]:
 
 
 def _number(value: Any) -> str:
-    if isinstance(value, bool) or value is None:
-        return {True: "yes", False: "no", None: ""}[value]
     if isinstance(value, int):
         return f"{value:,}"
     if not isinstance(value, float):
@@ -40,56 +36,33 @@ def _number(value: Any) -> str:
     return f"{value:.2f}" if abs(value) < 20 else f"{value:,.0f}"
 
 
-def _times(key: str) -> Callable[[Mapping[str, Any]], str]:
-    return lambda row: f"**{row[key]:.2f}x** ({row[f'{key}_cpu']:.2f}x)" if key in row else ""
+def _speedup(row: Mapping[str, Any]) -> str:
+    return f"**{row['ratio']:.2f}x** ({row['ratio_cpu']:.2f}x)"
 
 
 def _passes(who: str) -> Callable[[Mapping[str, Any]], str]:
-    return lambda row: f"{row[f'{who}_forwards']:g} / {row[f'{who}_backwards']:g}" if f"{who}_forwards" in row else ""
-
-
-def _percent(key: str) -> Callable[[Mapping[str, Any]], str]:
-    return lambda row: f"{100 * row[key]:g} %"
+    return lambda row: "{forward:g} / {backward:g}".format(**row[f"{who}_passes"])
 
 
 def _setting(row: Mapping[str, Any]) -> str:
     place = "" if row["arch"] == "features" else f", {row['px']} px"
-    more = [word for word in ("compiled" if row["compile"] else "", row["precision"]) if word not in ("", "fp32")]
+    more = [word for word in ("compiled" if row.get("compile") else "", row.get("precision", "")) if word not in ("", "fp32")]
     return ", ".join([f"{row['arch']}{place}, batch {row['batch']}", *more])
 
 
 #: part -> title and columns
 TABLES: Dict[str, Tuple[str, List[Column]]] = {
     "step": ("Training step", [
-        ("network", _setting), ("longhand ms", "plain_ms"), ("ours ms", "ours_ms"),
-        ("faster (by CPU time)", _times("ratio")), ("longhand forwards / backwards", _passes("plain")),
-        ("ours", _passes("ours")), ("warm-up s", lambda row: f"{row['warm_up_s']:.1f}"),
-        ("longhand MB", "plain_mb"), ("ours MB", "ours_mb"),
+        ("network", _setting), ("longhand ms", "plain_ms"), ("tllib_ext ms", "ours_ms"),
+        ("speed-up (by CPU time)", _speedup), ("longhand forwards / backwards", _passes("plain")),
+        ("tllib_ext", _passes("ours")), ("warm-up s", lambda row: f"{row['warm_up_s']:.1f}"),
+        ("longhand MB", "plain_mb"), ("tllib_ext MB", "ours_mb"),
         ("largest difference, float64", "difference"), ("float32", "float32_difference")]),
+    "ablation": ("Ablation of the training step", [
+        ("network", _setting), ("without", "without"), ("ms", "ms"), ("time against all (by CPU time)", _speedup)]),
     "data": ("Data pipeline", [
         ("photographs", "domain"), ("number", "images"), ("Pillow images/s", "plain_per_s"),
-        ("cached images/s", "ours_per_s"), ("faster (by CPU time)", _times("ratio")), ("cache built, images/s", "build_per_s"),
-        ("against Pillow", _times("build_ratio")), ("built by two threads", _times("build_by_two_ratio")),
-        ("largest difference of a pixel", "pixel_difference")]),
-    "eval": ("Evaluation", [
-        ("photographs", "domain"), ("network", "arch"), ("number", "images"), ("longhand ms per image", "plain_ms"),
-        ("ours ms", "ours_ms"), ("faster (by CPU time)", _times("ratio")), ("same class", _percent("same_classes")),
-        ("largest difference of a score", "score_difference")]),
-    "start_up": ("From a list file to the first batch", [
-        ("lines", "lines"), ("order", "order"), ("seconds", "seconds"), ("CPU seconds", "cpu_seconds"),
-        ("peak MB", "peak_mb"), ("of which before", "before_mb")]),
-    "metrics": ("Metrics of a target", [
-        ("images", "images"), ("seconds", "seconds"), ("CPU seconds", "cpu_seconds"), ("peak MB", "peak_mb"),
-        ("of which before", "before_mb")]),
-    "classes": ("Step on features, batch 36, by classes", [
-        ("classes", "classes"), ("ms", "ms"), ("CPU ms", "cpu_ms"), ("peak MB", "peak_mb")]),
-    "processes": ("Step on features by processes, global batch 36", [
-        ("processes", "processes"), ("batch of each", "batch"), ("ms", "ms")]),
-    "switches": ("The same result: OS of whole runs on features", [
-        ("switch", "switch"), ("task, steps", lambda row: f"{row['task']}, pair 0.2, {row['steps']}"),
-        ("OS, by seed", lambda row: ", ".join(f"{value:.3f}" for value in row["os"])),
-        ("mean", lambda row: f"{row['mean']:.3f} ± {row['spread']:.3f}"),
-        ("largest change of a seed's", lambda row: f"{row['change']:.3f}")]),
+        ("cached images/s", "ours_per_s"), ("speed-up (by CPU time)", _speedup), ("cache built, images/s", "build_per_s")]),
 }  # fmt: skip
 
 
@@ -103,7 +76,7 @@ def _table(rows: Sequence[Mapping[str, Any]], columns: Sequence[Column]) -> List
 
 
 def tables(record: Mapping[str, Any]) -> str:
-    """All tables of a record in Markdown, each with the command and the machine that made it."""
+    """All tables of a record, each with the command and the machine that made it."""
     text: List[str] = []
     for part, (title, columns) in TABLES.items():
         entry = record.get(part)
@@ -116,5 +89,5 @@ def tables(record: Mapping[str, Any]) -> str:
 
 
 def write_page(page: Path, record: Mapping[str, Any]) -> None:
-    """Put the record's tables between the page's marks."""
+    """Write the record's tables between the marks of the page."""
     write_between_marks(page, f"\n{tables(record)}\n")

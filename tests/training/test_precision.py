@@ -121,7 +121,7 @@ def test_the_scale_is_part_of_the_state():
 
 BF16 = """
     import sys, torch
-    from benchmark.scenes import OurStep
+    from benchmark.workloads import PackageStep
     x = torch.randn(2, 3, 8, 8)
     try:
         with torch.autocast("cpu", torch.bfloat16):
@@ -129,7 +129,7 @@ BF16 = """
     except RuntimeError as error:
         print("CANNOT", str(error).splitlines()[0])
         sys.exit(0)
-    ours = OurStep(arch="small_cnn", px=32, batch=4, precision="bf16")
+    ours = PackageStep(arch="small_cnn", px=32, batch=4, precision="bf16")
     ours.run(2)
     means = ours.meter.read()
     assert all(value == value for value in means.values()), means

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-__all__ = ["BatchNormReplay", "check_batch"]
+__all__ = ["BatchNormReplay"]
 
 
 class BatchNormReplay:
@@ -70,9 +70,3 @@ def _statistics(layer: _BatchNorm) -> List[Tensor]:
 def _momentum(layer: _BatchNorm) -> float:
     assert layer.momentum is not None
     return layer.momentum
-
-
-def check_batch(y: Tensor) -> None:
-    """Refuse less than two values per channel in training, in PyTorch's words."""
-    if y.numel() <= y.shape[1]:
-        raise ValueError(f"Expected more than 1 value per channel when training, got input size {tuple(y.shape)}")

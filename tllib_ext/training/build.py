@@ -13,7 +13,6 @@ import torch
 from torch import nn
 from tqdm import tqdm
 
-from tllib_ext.cpu.suit import suit_cpu
 from tllib_ext.distributed import gather_objects, rank, world_size
 from tllib_ext.errors import UserError, one_line
 from tllib_ext.io import cache_dir, file_lock
@@ -141,8 +140,6 @@ def build(config: RunConfig) -> RunParts:
     method = METHODS.get(config.method)(backbone, data.split, parse_hparams(config)).to(device)
     if config.batch_norm == "global" and world_size() > 1:
         convert_sync_batchnorm(method)
-    if device.type == "cpu":
-        suit_cpu(method.backbone)
     if config.compile:
         compile_network(method.backbone, device, tqdm.write if rank() == 0 else str)
     return RunParts(given, config, data, noisy, source, target, method, frozen, device, skipped)

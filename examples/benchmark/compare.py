@@ -1,16 +1,14 @@
 """The comparisons: each returns rows of the record."""
 
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any, Dict, List, Mapping, Sequence
 
 import numpy as np
 
-from benchmark.data import CachedData, PillowData
 from benchmark.timing import Timing, Worker, interleave, median, speedup
 from benchmark.workloads import OPTIMISATIONS, LonghandStep, PackageStep
 
-__all__ = ["compare_steps", "compare_parameters", "ablate_steps", "compare_data", "difference"]
+__all__ = ["compare_steps", "compare_parameters", "ablate_steps", "difference"]
 
 #: float64 parameters and statistics that differ by no more than this count as equal
 TOLERANCE = 1e-6
@@ -95,18 +93,3 @@ def ablate_steps(repeats: int, steps: int, **workload: Any) -> List[Dict[str, An
     return [{**workload, "repeats": repeats, "steps": steps, "without": name,
              "ms": 1000 / steps * median(times[name]).wall, **_ratio(times[name], times[""])}
             for name in variants if name]  # fmt: skip
-
-
-def compare_data(root: Path, repeats: int, batches: int = 2, batch: int = 36) -> List[Dict[str, Any]]:
-    """Images per second by Pillow and from the cache, and of building the cache."""
-    rows = []
-    for name in ("dslr", "amazon"):
-        options = dict(images=str(root / name / "images"), batch=batch)
-        with Worker(PillowData, **options) as plain, Worker(CachedData, **options) as ours:
-            built, images = ours.time("build"), ours.call("build")
-            times = interleave({"plain": plain, "ours": ours}, "run", [(batches,)] * (repeats + 1))
-            read = {side: values[1:] for side, values in times.items()}  # the first is the warm-up
-        per_s = {f"{side}_per_s": batches * batch / median(values).wall for side, values in read.items()}
-        rows.append({"domain": name, "images": images, "batch": batch, "repeats": repeats, **per_s,
-                     **_ratio(read["plain"], read["ours"]), "build_per_s": images / built.wall})  # fmt: skip
-    return rows

@@ -87,8 +87,8 @@ def _without_gaps(history: Any, given: np.ndarray, fallback: Any) -> Tuple[np.nd
     if gaps.any():
         filled = np.full_like(probs, 1 / probs.shape[1])
         if fallback is not None:
-            told = _array(fallback).astype(np.float64)
-            filled = np.where(np.isfinite(told).all(1, keepdims=True), told, filled)
+            given_probs = _array(fallback).astype(np.float64)
+            filled = np.where(np.isfinite(given_probs).all(1, keepdims=True), given_probs, filled)
         probs = np.where(gaps[:, None], filled, probs)
         own = np.take_along_axis(probs, given[:, None], 1)[:, 0]
         loss = np.where(gaps, -np.log(np.maximum(own, 1e-12)), loss)

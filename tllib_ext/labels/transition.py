@@ -26,10 +26,10 @@ by the most probable assignment under "labels are mostly right".
 shared rate), whichever best predicts held-out labels. A candidate without noise is compared as well: where features
 give no evidence of noise the labels are kept. The same folds give the standard error of the rate (jackknife).
 
-**Identifiable** if (1) features tell the classes apart better than chance, (2) noise depends on the class and not on
+**Identifiable** if (1) features separate the classes better than chance, (2) noise depends on the class and not on
 the sample, (3) each class has its own mixture of labels, and (4) right labels outnumber those of any other consistent matching.
 Near pair noise 0.5 condition (4) depends on a few samples: the two directions of the cycle differ in nothing else. Two
-classes whose features coincide cannot be told from one class with noisy labels, nor two kinds of one class from two.
+classes whose features coincide cannot be distinguished from one class with noisy labels, nor two kinds of one class from two.
 """
 
 from dataclasses import dataclass, field

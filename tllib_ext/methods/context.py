@@ -1,4 +1,4 @@
-"""What a method may ask about the run before its first step."""
+"""The facts of a run that a method gets before its first step."""
 
 from dataclasses import dataclass, field
 from typing import Callable, Optional
@@ -20,7 +20,7 @@ class Context:
         seed (int): the run's seed
         source_labels (numpy.ndarray, optional): the given, possibly wrong, labels in list order
         source_inputs, target_inputs (tensor, optional): frozen features, where these are what the networks get
-        say (callable): prints a line to the log
+        say (callable): writes a line to the log
         source_features, target_features (callable, optional): the current G's features of a whole domain in list
             order, in evaluation mode and without augmentation: :math:`(N, D)`, on the CPU
     """

@@ -1,6 +1,6 @@
 r"""`Domain-Adversarial Training of Neural Networks (JMLR 2016) <https://arxiv.org/abs/1505.07818>`_, as tllib runs it.
 
-A discriminator D learns to tell source from target features; a gradient reversal makes the features deceive it::
+A discriminator D learns to separate source from target features; a gradient reversal trains the features against it::
 
     min over G, C, D   mean CE(C(z_s), y) + t/2 [mean -log D(R(z_s)) + mean -log(1 - D(R(z_t)))]        z = bottleneck(G(x))
     R: identity forward, -lambda backward; lambda = 2 / (1 + exp(-gamma p)) - 1, p = share of the run

@@ -7,7 +7,7 @@ Source samples that look like no target sample (private classes) count less, in 
     loss = mean w CE(x_s) + mean -w log D(z_s) + mean -log(1 - D(z_t)) + 0.2 mean H(p_t)
            + 10 [mean -log A(x_s) + mean -log(1 - A(x_t))] + mean sum_k BCE(a_k, 1[y = k])
 
-D sits behind a gradient reversal. The auxiliary head learns domains and classes at once: A near 1 says "surely source",
+D sits behind a gradient reversal. The auxiliary head learns domains and classes at once: A near 1 means "certainly source",
 so w is small. The weights of the terms are the released OfficeHome configuration, the only one there is. The
 authors' code keeps the best step on target labels; here as everywhere the last step counts. Its reversal advances
 at every forward pass, twice per iteration. Everything is computed from logits: logit A = logsumexp(o) - log K.

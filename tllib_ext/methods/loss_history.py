@@ -1,7 +1,7 @@
 r"""Which source labels are wrong: the heads' loss on each sample, averaged over every visit of training.
 
-One step's loss says little: a sample may be hard today. Averaged over all visits the wrong labels stand out, because a
-network learns the regular before the irregular, and because a head that forgets a wrong label is never shown it again.
+One step's loss varies with the state of the network. Averaged over all visits the wrong labels have the larger losses,
+because a network learns the regular before the irregular, and because small-loss selection drops wrong labels again.
 """
 
 from typing import Dict, List, Sequence

@@ -1,6 +1,6 @@
 r"""`OVANet: One-vs-All Network for Universal Domain Adaptation (ICCV 2021) <https://arxiv.org/abs/2104.03344>`_.
 
-A closed-set head C1 says which class; an open-set head C2 has one binary classifier per class, with
+A closed-set head C1 predicts the class; an open-set head C2 has one binary classifier per class, with
 :math:`o_k^1` = "is class k" and :math:`o_k^0` = "is not". On the source each sample trains its own class's classifier
 as positive and the *hardest* other one as negative, on the target the binary entropies are minimised:
 
@@ -76,7 +76,7 @@ class OVANetHparams(Hparams):
 
 
 class OVANet(Method):
-    """One-vs-all classifiers that say "not any of these".
+    """One-vs-all classifiers whose "not this class" output detects unknown images.
 
     Args:
         backbone (torch.nn.Module): G

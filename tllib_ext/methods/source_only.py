@@ -1,6 +1,6 @@
 r"""Source only: cross entropy on the given labels, nothing else; the floor of every table.
 
-The paper does not say how its SO row was made. Here: one cosine head as in DANCE, the same optimiser, batches and
+The paper does not describe how its SO row was made. Here: one cosine head as in DANCE, the same optimiser, batches and
 number of steps as the other methods, and the customary entropy rule :math:`H(p) > \frac{1}{2} \log K` for unknown.
 Target images are never looked at, so the batch-norm statistics are the source's.
 """

@@ -14,7 +14,7 @@ Four stages, one after the other; f = G(x), z = bottleneck(f), C has K+1 outputs
 D sits behind a gradient reversal. The authors' code (preset ``code``) ranks by the *sum* of B_k where the paper has
 the maximum, and leaves the backbone untouched in stage 1, so that S is later used on features it never saw; the paper
 trains it. The code also starts stage 2 with a fresh C, and puts the two images of stage 2b through C alone, whose batch
-norm then sees two samples: here C goes on, and those images are part of the whole batch. Stages are shares of the run in
+norm then sees two samples: here C is kept, and those images are part of the whole batch. Stages are shares of the run in
 the code's proportions (500, 400, 1500, 400 iterations). ``rounds`` repeats all four, as the authors' read-me suggests.
 """
 

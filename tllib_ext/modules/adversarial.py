@@ -23,7 +23,7 @@ class _Reverse(torch.autograd.Function):
 
 def gradient_reverse(x: Tensor, coefficient: float = 1.0) -> Tensor:
     r"""`Gradient reversal (ICML 2015) <https://arxiv.org/abs/1409.7495>`_: the identity, whose gradient is
-    multiplied by :math:`-\lambda`, so that one step teaches a discriminator and deceives it.
+    multiplied by :math:`-\lambda`, so that one step trains a discriminator and the features against it.
 
     Args:
         coefficient (float): :math:`\lambda`
@@ -75,7 +75,7 @@ class QuickDropout(nn.Dropout):
 
 
 def perceptron(in_features: int, hidden: int, out_features: int, style: str, slope: float = 0.0) -> List[nn.Module]:
-    """Three linear layers and what is between them, as :class:`DomainDiscriminator` says.
+    """Three linear layers and what is between them, as described in :class:`DomainDiscriminator`.
 
     Examples::
 
@@ -94,7 +94,7 @@ def perceptron(in_features: int, hidden: int, out_features: int, style: str, slo
 
 
 class DomainDiscriminator(nn.Sequential):
-    r"""Three linear layers that tell source (high) from target (low); unlike tllib's it returns logits.
+    r"""Three linear layers that separate source (high) from target (low); unlike tllib's it returns logits.
 
     Args:
         in_features (int): width of the feature

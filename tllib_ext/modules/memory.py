@@ -43,8 +43,8 @@ class FeatureBank(nn.Module):
     def neighbours(self, f: Tensor, index: Tensor) -> Tensor:
         r"""Cosine similarity of each image of the batch to everything that may be its neighbour.
 
-        The bank's rows of the (global) batch itself are stale copies of what the batch has fresh, and nobody is his own
-        neighbour: both get the least similarity, :math:`-1`.
+        The bank's rows of the (global) batch itself are outdated copies of the batch, and no image is its own neighbour:
+        both get the least similarity, :math:`-1`.
 
         Inputs:
             - f (tensor): L2-normalised features, with gradients to both sides of the similarities inside the batch

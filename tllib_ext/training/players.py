@@ -68,7 +68,7 @@ class SGDPlayers:
                 own, lr=lr, momentum=momentum, weight_decay=weight_decay, nesterov=nesterov,
                 fused=device in ("cpu", "cuda"),
             )  # fmt: skip
-            # Not left to PyTorch: if a scaler skips the first step, its fused SGD goes on with uninitialised memory.
+            # Not left to PyTorch: if a scaler skips the first step, its fused SGD continues with uninitialised memory.
             for p in (p for group in optimiser.param_groups for p in group["params"] if group["momentum"]):
                 optimiser.state[p]["momentum_buffer"] = torch.zeros_like(p, requires_grad=False)
 

@@ -134,7 +134,7 @@ class PadaHparams(AdversarialHparams):
 
 class TllibPada(TllibDann):
     """`Partial Adversarial Domain Adaptation (ECCV 2018) <https://arxiv.org/abs/1808.04205>`_: DANN, with classes
-    weighed by how often the target is taken for them."""
+    weighted by how often the target is predicted as them."""
 
     Hparams = PadaHparams
     training_only = ("loss.", "class_weight")
@@ -189,7 +189,7 @@ class IwanHparams(AdversarialHparams):
 
 class TllibIwan(TllibMethod):
     """`Importance Weighted Adversarial Nets for Partial Domain Adaptation (CVPR 2018) <https://arxiv.org/abs/1803.09210>`_:
-    a first discriminator, which the features do not try to deceive, tells how much each source sample should count."""
+    a first discriminator, which the features are not trained against, gives the weight of each source sample."""
 
     part, Hparams, training_only = "alignment.dann", IwanHparams, ("first.", "second.")
     presets = {"default": {}, "code": dict(lr=0.0003, weight_decay=1e-3, lr_gamma=10.0)}

@@ -1,140 +1,14 @@
-"""Label new images with a finished run.
+"""``tllib-ext predict`` as a script; ``python examples/predict.py --help`` explains it."""
 
-    python examples/predict.py runs/my_run photos/                       CSV on the screen
-    python examples/predict.py runs/my_run photos/ more/7.jpg --out predictions.csv
-    python examples/predict.py runs/my_run photos/ --format json > predictions.json
-
-It needs the run folder and this package, nothing of the training data. A folder means every image below it. The class
-is one of the run's source classes or "unknown"; a file that is no readable image is named on stderr and passed over.
-"""
-
-import json
-import os
-import shutil
 import sys
-import tempfile
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from typing import Any, List, Optional, Tuple
 
-from tllib_ext.cli.parser import Parser
-from tllib_ext.errors import one_line, run_main
-
-
-def find_images(arguments: List[str]) -> List[str]:
-    """Every file that was named and every image below a folder that was named, folders in the order of names."""
-    from tllib_ext.images import IMAGE_SUFFIXES
-
-    found: List[str] = []
-    for argument in arguments:
-        if not os.path.isdir(argument):
-            found.append(argument)
-            continue
-        below = (os.path.join(place, name) for place, _, names in os.walk(argument) for name in names)
-        found += sorted(p for p in below if p.lower().endswith(IMAGE_SUFFIXES) and not os.path.basename(p).startswith("."))
-    return found
-
-
-def predict_files(run: Any, files: List[str], workers: int) -> Tuple[Optional[Any], List[int]]:
-    """Predictions of the readable files, and their positions in ``files``; the others are named on stderr."""
-    import numpy as np
-    import torch
-    from tqdm import tqdm
-
-    from tllib_ext.errors import UserError
-    from tllib_ext.images import load_image
-    from tllib_ext.methods.base import Prediction
-    from tllib_ext.vision.transforms import decode
-
-    def read(file: str) -> Any:
-        try:
-            return decode(load_image(file), run.resize)
-        except (UserError, MemoryError) as error:
-            return f"skipped: {error or 'not enough memory for ' + file}"
-
-    def flush(rows: List[Any]) -> None:
-        parts.append(run.predict(torch.from_numpy(np.stack(rows))))
-        rows.clear()
-
-    kept, rows, parts = [], [], []
-    with ThreadPoolExecutor(workers) as pool, tqdm(total=len(files), unit="img", disable=None) as bar:
-        for start in range(0, len(files), run.batch):
-            for position, pixels in enumerate(pool.map(read, files[start : start + run.batch]), start):
-                if isinstance(pixels, str):
-                    tqdm.write(one_line(pixels), file=sys.stderr)
-                else:
-                    kept.append(position)
-                    rows.append(pixels)
-                if len(rows) == run.batch:
-                    flush(rows)
-                bar.update()
-        if rows:
-            flush(rows)
-    return (Prediction(*map(np.concatenate, zip(*parts))) if parts else None), kept
-
-
-def write_csv(file: Path, run: Any, prediction: Any, positions: List[int], files: List[str]) -> None:
-    """The columns of a run's predictions.csv."""
-    from tllib_ext.evaluation.files import write_predictions
-
-    write_predictions(file, prediction, positions, [files[i] for i in positions], run.split, run.method.threshold)
-
-
-def write_json_records(file: Path, run: Any, prediction: Any, positions: List[int], files: List[str]) -> None:
-    """A list of one object per image, with the probabilities of all classes."""
-    import numpy as np
-
-    from tllib_ext.io import write_text
-
-    def number(value: Any) -> Optional[float]:
-        return float(value) if np.isfinite(value) else None  # JSON has no infinity
-
-    names, records = run.split.label_names, []
-    for row, position in enumerate(positions):
-        label = run.split.unknown if prediction.unknown[row] else prediction.probs[row].argmax()
-        probabilities = {name: number(p) for name, p in zip(run.split.source_classes, prediction.probs[row])}
-        records.append({"path": files[position], "predicted": names[label], "score": number(prediction.score[row]),
-                        "threshold": run.method.threshold, "probabilities": probabilities})  # fmt: skip
-    write_text(file, json.dumps(records, indent=1) + "\n")
+from tllib_ext.cli import predict
+from tllib_ext.cli.parser import run_main
 
 
 def main() -> int:
-    """Parse the flags, load the run, label the images."""
-    parser = Parser(description=__doc__)
-    parser.add_argument("run", metavar="RUN", help="folder of a finished run on images")
-    parser.add_argument("images", nargs="+", metavar="IMAGE_OR_FOLDER", help="image files, and folders of them")
-    parser.add_argument("--out", metavar="FILE", help="write there instead of on the screen")
-    parser.add_argument("--format", choices=["csv", "json"], help="default: as --out ends, else csv")
-    parser.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:1, mps")
-    parser.add_argument("-j", "--workers", type=int, default=2, help="threads that decode images (default: 2)")
-    args = parser.parse_args()
-    from tllib_ext.errors import UserError
-    from tllib_ext.training.build import pick_device
-    from tllib_ext.training.saved_run import load_run
-
-    run = load_run(args.run, pick_device(args.device))
-    files = find_images(args.images)
-    if not files:
-        raise UserError(f"no image in {', '.join(args.images)}")
-    if args.out and not Path(args.out).absolute().parent.is_dir():
-        raise UserError(f"--out {args.out}: there is no folder {Path(args.out).parent}")
-    prediction, positions = predict_files(run, files, max(1, args.workers))
-    if prediction is None:
-        raise UserError(f"none of {len(files)} files is a readable image")
-    kind = args.format or ("json" if str(args.out).endswith(".json") else "csv")
-    write = {"csv": write_csv, "json": write_json_records}[kind]
-    if args.out:
-        write(Path(args.out), run, prediction, positions, files)
-    else:
-        with tempfile.TemporaryDirectory() as folder:
-            draft = Path(folder) / "predictions"
-            write(draft, run, prediction, positions, files)
-            with open(draft, "rb") as stream:
-                shutil.copyfileobj(stream, sys.stdout.buffer)
-            sys.stdout.flush()
-    unknown = int(prediction.unknown.sum())
-    print(f"{len(positions)} of {len(files)} files labelled, {unknown} of them unknown", file=sys.stderr)
-    return 0
+    """Run the command."""
+    return predict.main(prog="python examples/predict.py")
 
 
 if __name__ == "__main__":

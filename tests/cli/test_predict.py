@@ -6,10 +6,10 @@ import shutil
 
 import numpy as np
 import pytest
-from conftest import load_example
 
 from tllib_ext.errors import UserError
 from tllib_ext.training.checkpoint import load_model
+from tllib_ext.training.image_files import find_images
 from tllib_ext.training.saved_run import load_run
 
 
@@ -143,5 +143,5 @@ def test_folders_are_searched_in_order(tmp_path):
     for name in ("b/2.PNG", "b/10.jpg", "a/x.jpeg", "a/.hidden.png", "a/notes.txt"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(b"")
-    found = load_example("predict").find_images([str(tmp_path / "b"), str(tmp_path / "a"), "z.txt"])
+    found = find_images([str(tmp_path / "b"), str(tmp_path / "a"), "z.txt"])
     assert [f.removeprefix(str(tmp_path)) for f in found] == ["/b/10.jpg", "/b/2.PNG", "/a/x.jpeg", "z.txt"]

@@ -14,10 +14,10 @@ from tllib_ext.split import LabelSplit
 __all__ = ["main"]
 
 
-def parser() -> argparse.ArgumentParser:
+def parser(prog: str = "python -m tllib_ext.evaluation") -> argparse.ArgumentParser:
     """The command line."""
     p = argparse.ArgumentParser(
-        prog="python -m tllib_ext.evaluation",
+        prog=prog,
         description="Recompute every open-set metric from a predictions file. The label sets come from config.json "
         "beside it, or from --split-file, or from --shared and --source-private.",
     )
@@ -32,9 +32,9 @@ def parser() -> argparse.ArgumentParser:
     return p
 
 
-def main(argv: Optional[List[str]] = None) -> int:
+def main(argv: Optional[List[str]] = None, prog: str = "python -m tllib_ext.evaluation") -> int:
     """Print the table; returns the exit code, 2 after one line on bad input."""
-    args = parser().parse_args(argv)
+    args = parser(prog).parse_args(argv)
     try:
         split = _split(args)
         predictions = read_predictions(args.file, split, only_metrics=True)

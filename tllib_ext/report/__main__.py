@@ -9,9 +9,9 @@ from tllib_ext.errors import run_main
 __all__ = ["main"]
 
 
-def main(argv: Optional[List[str]] = None) -> int:
+def main(argv: Optional[List[str]] = None, prog: str = "python -m tllib_ext.report") -> int:
     """Make ``plots/*.png`` and ``report.html`` of each run folder."""
-    parser = argparse.ArgumentParser(prog="python -m tllib_ext.report", description=__doc__)
+    parser = argparse.ArgumentParser(prog=prog, description=__doc__)
     parser.add_argument("runs", nargs="+", metavar="RUN", help="folder of a finished run")
     args = parser.parse_args(argv)
     from tllib_ext.report.page import write_report

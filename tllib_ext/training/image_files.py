@@ -1,0 +1,72 @@
+"""Predictions of a finished run for image files."""
+
+import os
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, List, Optional, Sequence, Tuple, Union
+
+import numpy as np
+import torch
+from tqdm import tqdm
+
+from tllib_ext.errors import UserError, one_line
+from tllib_ext.images import IMAGE_SUFFIXES, load_image
+from tllib_ext.methods.base import Prediction
+from tllib_ext.training.saved_run import SavedRun
+from tllib_ext.vision.transforms import decode
+
+__all__ = ["find_images", "predict_files"]
+
+
+def find_images(names: Sequence[str]) -> List[str]:
+    """Every named file, and every image below a named folder in the order of their paths."""
+    found: List[str] = []
+    for name in names:
+        if not os.path.isdir(name):
+            found.append(name)
+            continue
+        below = (os.path.join(place, file) for place, _, files in os.walk(name) for file in files)
+        found += sorted(p for p in below if p.lower().endswith(IMAGE_SUFFIXES) and not os.path.basename(p).startswith("."))
+    return found
+
+
+def predict_files(run: SavedRun, files: Sequence[str], workers: int = 2) -> Tuple[Optional[Prediction], List[int]]:
+    """Predict every readable file; the others are named on stderr.
+
+    Args:
+        run (SavedRun): from :func:`~tllib_ext.training.saved_run.load_run`
+        files (sequence of str): image files
+        workers (int): threads that decode images
+
+    Returns:
+        the predictions as arrays, None if no file is readable, and the positions in ``files`` that they are of
+    """
+
+    def read(file: str) -> Union[np.ndarray, str]:
+        try:
+            return decode(load_image(file), run.resize)
+        except (UserError, MemoryError) as error:
+            return f"skipped: {error or 'not enough memory for ' + file}"
+
+    kept: List[int] = []
+    rows: List[np.ndarray] = []
+    parts: List[Any] = []
+
+    def flush() -> None:
+        parts.append(run.predict(torch.from_numpy(np.stack(rows))))
+        rows.clear()
+
+    with ThreadPoolExecutor(workers) as pool, tqdm(total=len(files), unit="img", disable=None) as bar:
+        for start in range(0, len(files), run.batch):
+            for position, pixels in enumerate(pool.map(read, files[start : start + run.batch]), start):
+                if isinstance(pixels, str):
+                    tqdm.write(one_line(pixels), file=sys.stderr)
+                else:
+                    kept.append(position)
+                    rows.append(pixels)
+                if len(rows) == run.batch:
+                    flush()
+                bar.update()
+        if rows:
+            flush()
+    return (Prediction(*map(np.concatenate, zip(*parts))) if parts else None), kept

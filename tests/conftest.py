@@ -41,7 +41,7 @@ def load_example(name):
 @pytest.fixture
 def run_example(monkeypatch, capfd, tmp_path):
     """``run_example(name, *words)`` -> (exit code, stdout, stderr), in an empty working folder."""
-    from tllib_ext.errors import run_main
+    from tllib_ext.cli.parser import run_main
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TLLIB_EXT_CACHE", str(tmp_path / "cache"))

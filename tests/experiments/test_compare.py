@@ -12,6 +12,7 @@ from tllib_ext.experiments import compare, pool
 from tllib_ext.experiments.grid import Cell
 from tllib_ext.experiments.runner import cell_config, check_cells, collect, run_cell, state_of
 from tllib_ext.training.config import RunConfig
+from tllib_ext.training.run_dir import Lock
 
 SMALL = ("-d", "features", "--split", "3/2/1", "-b", "8", "--steps", "4", "--out", "out")
 TWO = ("--tasks", "alpha:beta,gamma2beta", "--methods", "source_only,divergence", "--noise", "P20")
@@ -211,3 +212,32 @@ def test_real_workers(run_example, feature_root, tmp_path):
     folder = tmp_path / "out/cells/alpha2beta_pair0.2_source_only_seed0"
     assert (folder / "model.safetensors").exists() and "label noise: pair 0.2" in (folder / "log.txt").read_text()
     assert json.loads((folder / "env.json").read_text())["threads"] == 1
+
+
+def test_two_grids_in_one_folder_do_not_meet(run_example, feature_root, tmp_path, here):
+    words = (feature_root, *SMALL, "--tasks", "alpha:beta", "--methods", "source_only")
+    assert run_example("compare", *words)[0] == 0
+    folder = tmp_path / "out" / "cells" / "alpha2beta_pair0.2_source_only_seed0"
+    before = (folder / "results.json").read_bytes()
+    lock = Lock(tmp_path / "out")
+    code, _, err = run_example("compare", *words, "--lr", "0.02", "--overwrite")
+    assert code == 2 and "in use by another" in err and (folder / "results.json").read_bytes() == before
+    lock.release()
+    lock = Lock(folder)  # somebody continues this cell by hand
+    code, _, err = run_example("compare", *words, "--lr", "0.02", "--overwrite")
+    assert code == 2 and "in use by another" in err and (folder / "results.json").read_bytes() == before
+    lock.release()
+    (folder / "results.json").unlink()  # unfinished, of other settings: refused as a single run refuses it
+    code, _, err = run_example("compare", *words, "--lr", "0.02")
+    assert code == 2 and "lr: default there, 0.02 now" in err and (folder / "config.json").exists()
+
+
+def test_cells_of_the_last_release_are_finished(tmp_path):
+    folder = tmp_path / "cells" / "x"
+    folder.mkdir(parents=True)
+    old = {"method": "source_only", "hp": ["temperature=0.1"], "bottleneck": 16, "steps": 3, "noise": "pair", "rate": 0.2}
+    (folder / "cell.json").write_text(json.dumps({"settings": old}))
+    (folder / "results.json").write_text('{"os": 0.5}')
+    cell = a_cell("x", hparams={"temperature": 0.1}, bottleneck_dim=16, steps=3, noise="pair")
+    assert state_of(cell, tmp_path) == "finished"
+    assert state_of(a_cell("x", hparams={"temperature": 0.2}, bottleneck_dim=16, steps=3, noise="pair"), tmp_path) == "other"

@@ -7,7 +7,7 @@ import sys
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, Optional, Sequence
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Set
 
 from tllib_ext.cli.grid_axes import parse_methods, parse_noises, parse_seeds, parse_tasks
 from tllib_ext.cli.parser import Parser, add_run_arguments, add_settings, parse_settings
@@ -124,7 +124,8 @@ def _variants(methods: Sequence[str], given: RunConfig) -> List[Variant]:
     wanted = {name: getattr(given, name) for name in _OF_METHODS if getattr(given, name)}
     if not wanted:
         return [Variant(name, {"method": name}) for name in methods]
-    used, variants = set(), []
+    used: Set[str] = set()
+    variants: List[Variant] = []
     for method in methods:
         cls = METHODS.get(method)
         known = {f.name for f in dataclasses.fields(cls.Hparams)}

@@ -44,7 +44,7 @@ def write_json_records(file: Path, run: "SavedRun", prediction: "Prediction", po
     for row, position in enumerate(positions):
         label = run.split.unknown if prediction.unknown[row] else prediction.probs[row].argmax()
         probabilities = {name: number(p) for name, p in zip(run.split.source_classes, prediction.probs[row])}
-        records.append({"path": files[position], "predicted": names[label], "score": number(prediction.score[row]),
+        records.append({"path": files[position], "predicted": names[label], "score": number(float(prediction.score[row])),
                         "threshold": run.method.threshold, "probabilities": probabilities})  # fmt: skip
     write_text(file, json.dumps(records, indent=1) + "\n")
 

@@ -19,7 +19,7 @@ import runpy
 import sys
 from functools import partial
 from pathlib import Path
-from typing import Any, List, Optional, Sequence, Tuple
+from typing import Any, List, Optional, Sequence, Tuple, cast
 
 from torch import Tensor, nn
 
@@ -50,7 +50,8 @@ class GlyphsList:
         domain = find_domain(task, self.domains(), glyphs.DOMAINS)
         if download:
             glyphs.write_glyphs(root)
-        super().__init__(root, self.CLASSES, data_list_file=str(Path(root, "image_list", f"{domain}.txt")), **kwargs)
+        file = Path(root, "image_list", f"{domain}.txt")
+        super().__init__(root, self.CLASSES, data_list_file=str(file), **kwargs)  # type: ignore[call-arg]
 
     @classmethod
     def domains(cls) -> List[str]:
@@ -80,11 +81,11 @@ class FolderList:
         self._found = ImageFolder(domains[domain], classes)
         if None in (label for _, label in self._found.samples):
             raise UserError(f"{domain} has no class folders, and tllib's scripts need labels to evaluate: {layout}")
-        super().__init__(root, classes, data_list_file=str(domains[domain]), **kwargs)
+        super().__init__(root, classes, data_list_file=str(domains[domain]), **kwargs)  # type: ignore[call-arg]
 
     def parse_data_file(self, file_name: str) -> List[Tuple[str, int]]:
         """tllib's hook for reading a list file; here it is what was found in the folders."""
-        return self._found.samples
+        return [(path, int(label)) for path, label in self._found.samples if label is not None]
 
 
 def _classes(folder: Path) -> List[str]:
@@ -115,7 +116,7 @@ class FeatureMap(nn.Module):
     def __init__(self, net: nn.Module, num_classes: int = 1000):
         super().__init__()
         self.net = net
-        self.out_features = net.out_features
+        self.out_features = cast(int, net.out_features)
         self.num_classes = num_classes
 
     def forward(self, x: Tensor) -> Tensor:
@@ -164,19 +165,20 @@ def run(script: str, arguments: Sequence[str]) -> None:
     sys.stdout, sys.stderr = streams
 
 
-def main(argv: Optional[Sequence[str]] = None) -> None:
+def main(argv: Optional[Sequence[str]] = None) -> int:
     """The command line."""
     script, *arguments = (sys.argv[1:] if argv is None else argv) or ["--help"]
     if script in ("-h", "--help"):
         print(__doc__)
-        return
+        return 0
     stderr = sys.stderr
     try:
         run(script, arguments)
     except UserError as error:
         print(f"error: {error}", file=stderr)
-        sys.exit(2)
+        return error.exit_code
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -58,14 +58,14 @@ def dry_run_text(cells: Sequence[Cell], out: Path, jobs: int, data: str, listed:
     guess = {cell.name: cell_seconds(cell.config, data) for cell in cells}
     took = {cell.name: read_object(Path(out) / "cells" / cell.name / "cell.json").get("seconds") for cell in cells}
     known = [cell for cell in cells if states[cell.name] == "finished" and took[cell.name]]
-    scale = sum(took[c.name] for c in known) / sum(guess[c.name] for c in known) if known else 1.0
+    scale = sum(float(took[c.name] or 0) for c in known) / sum(guess[c.name] for c in known) if known else 1.0
     table = PrettyTable(["row", "cells", "finished", "to run", "per cell", "left"], align="r")
     table.align["row"] = "l"
     total = 0.0
     for row in dict.fromkeys(cell.keys["row"] for cell in cells):
         mine = [cell for cell in cells if cell.keys["row"] == row]
         left = [cell for cell in mine if states[cell.name] != "finished"]
-        own = [took[cell.name] for cell in mine if cell in known]
+        own = [float(took[cell.name] or 0) for cell in mine if cell in known]
         each = sum(own) / len(own) if own else scale * sum(guess[cell.name] for cell in mine) / len(mine)
         total += each * len(left)
         table.add_row([row, len(mine), len(mine) - len(left), len(left), duration(each), duration(each * len(left))])

@@ -71,7 +71,8 @@ def published(benchmark: Optional[str], code: str, method: str, tasks: Sequence[
     if set(tasks) == set(tables["tasks"][benchmark]):
         return tables["table2"][benchmark].get(code, {}).get(name)
     values = [_of_task(benchmark, code, name, task) for task in tasks]
-    return None if None in values else round(sum(values) / len(values), 4)
+    known = [value for value in values if value is not None]
+    return round(sum(known) / len(known), 4) if len(known) == len(values) else None
 
 
 def _of_task(benchmark: str, code: str, name: str, task: str) -> Optional[float]:
@@ -98,4 +99,5 @@ def published_ablation(benchmark: Optional[str], code: str, variant: str, tasks:
     if set(tasks) == set(tables["tasks"][benchmark]):
         return ablation["rows"][row]["mean"]
     values = [ablation["rows"][row].get(task) for task in tasks]
-    return None if None in values else round(sum(values) / len(values), 4)
+    known = [value for value in values if value is not None]
+    return round(sum(known) / len(known), 4) if len(known) == len(values) else None

@@ -8,7 +8,7 @@ import time
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple, cast
 
 from tqdm import tqdm
 
@@ -58,7 +58,7 @@ def _results(cells: Sequence[Cell], out: Path, jobs: int, keep_models: bool) -> 
                 cell = waiting.pop()
                 busy[connection] = (process, cell)
                 connection.send(cell)
-            for connection in wait(list(busy)):
+            for connection in cast(List[Connection], wait(list(busy))):
                 process, cell = busy[connection]
                 try:
                     error, line = connection.recv()

@@ -6,7 +6,7 @@ import shutil
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Optional, Tuple, cast
 
 import numpy as np
 import torch
@@ -24,13 +24,14 @@ from tllib_ext.training.compile import compile_network
 from tllib_ext.training.config import RunConfig
 from tllib_ext.training.domain import Domain
 from tllib_ext.training.predict import features_of
-from tllib_ext.training.resolve import open_run_data, parse_hparams
+from tllib_ext.training.resolve import Resolved, open_run_data, parse_hparams
 from tllib_ext.vision.datasets.builder import Data
 from tllib_ext.vision.datasets.check import bad_images, without_images
 from tllib_ext.vision.datasets.frozen import files_digest, read_cached, state_digest, write_cached
 from tllib_ext.vision.datasets.noisy import NoisyLabels
 from tllib_ext.vision.datasets.pixels import open_pixels
 from tllib_ext.vision.datasets.sampling import ShuffledBatches
+from tllib_ext.vision.datasets.types import PixelStore
 from tllib_ext.vision.datasets.universal import UniversalView
 from tllib_ext.vision.models.backbones import build_backbone
 from tllib_ext.vision.transforms import Augment
@@ -52,7 +53,7 @@ class RunParts:
     """
 
     given: RunConfig
-    config: RunConfig
+    config: Resolved
     data: Data
     noisy: NoisyLabels
     source: Domain
@@ -73,7 +74,7 @@ class RunParts:
             "image": {"resize": self.data.resize, "crop": self.data.crop, "flip": self.data.flip},
             "lists": {"source": _digest(self.noisy, self.config.root), "target": _digest(self.target.view, self.config.root)},
             "processes": world_size(),
-            "in_features": None if self.frozen is None and not self.data.is_features else _width(self.target),
+            "in_features": _width(self.target),
         }
 
     def model_record(self) -> Dict[str, Any]:
@@ -95,8 +96,8 @@ def _digest(view: Any, root: Optional[str]) -> str:
     return f"{len(view)} {hashlib.sha256(text.encode('utf-8', 'surrogatepass')).hexdigest()[:16]}"
 
 
-def _width(domain: Domain) -> int:
-    return domain.features.shape[1]
+def _width(domain: Domain) -> Optional[int]:
+    return None if domain.features is None else domain.features.shape[1]
 
 
 def pick_device(name: str) -> torch.device:
@@ -118,14 +119,14 @@ def make_deterministic() -> None:
     torch.backends.cudnn.benchmark = False
 
 
-def build(config: RunConfig) -> RunParts:
+def build(given: RunConfig) -> RunParts:
     """Open the data, draw the noise, build the networks; every error in the settings shows here, before any file."""
-    if config.deterministic:
+    if given.deterministic:
         make_deterministic()
-    parse_hparams(config)  # an error in them shows before the data is read
-    device = pick_device(config.device)
-    data = open_run_data(config)
-    given, config = config, config.resolve(data)
+    parse_hparams(given)  # an error in them shows before the data is read
+    device = pick_device(given.device)
+    data = open_run_data(given)
+    config = given.resolve(data)
     data, skipped = _screen(config, data)
     source_view = UniversalView(data.source, data.split, "source")
     noisy = NoisyLabels(source_view, config.noise, config.rate, config.noise_seed, config.noise_mode)
@@ -166,28 +167,42 @@ def _screen(config: RunConfig, data: Data) -> Tuple[Data, List[str]]:
     return replace(data, source=source, target=target), skipped
 
 
-def _inputs(config: RunConfig, data: Data, noisy: NoisyLabels, target_view: UniversalView, device: torch.device) -> Any:
+#: both domains, the network to train and the frozen one under it
+Inputs = Tuple[Domain, Domain, nn.Module, Optional[nn.Module]]
+
+
+def _inputs(config: RunConfig, data: Data, noisy: NoisyLabels, target_view: UniversalView, device: torch.device) -> Inputs:
     if data.is_features:
         source, target = Domain(noisy, device, show_labels=True), Domain(target_view, device)
-        return source, target, FeatureBottleneck(_width(source), config.bottleneck_dim, config.bottleneck_norm), None
-    backbone = build_backbone(config.arch, config.weights, config.download)
-    source = Domain(noisy, device, *_images(config, data, noisy, 0), show_labels=True)
-    target = Domain(target_view, device, *_images(config, data, target_view, 1), train_augment=config.target_aug == "train")
+        width = int(noisy.features.shape[1])
+        return source, target, FeatureBottleneck(width, config.bottleneck_dim, config.bottleneck_norm), None
+    backbone = build_backbone(str(config.arch), config.weights, config.download)
+    backbone.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    pixels, augment = _images(config, data, noisy, 0)
+    source = Domain(noisy, device, pixels, augment, show_labels=True)
+    pixels, augment = _images(config, data, target_view, 1)
+    target = Domain(target_view, device, pixels, augment, train_augment=config.target_aug == "train")
     if not config.freeze_backbone:
-        return source, target, backbone.to(memory_format=torch.channels_last), None
-    frozen = backbone.to(device, memory_format=torch.channels_last).eval().requires_grad_(False)
+        return source, target, backbone, None
+    frozen = backbone.to(device).eval().requires_grad_(False)
     digest, folder = state_digest(frozen), cache_dir() / "features"
     for domain, name in ((source, data.source_name), (target, data.target_name)):
         contents = files_digest(domain.view.paths, folder, config.workers)
         key = f"features 2 {config.arch} {digest} {data.resize} {data.crop} {contents}"
         features = _extract(folder, key, frozen, domain, f"features of {name}")
         domain.use_features(torch.from_numpy(features))
-    return source, target, FeatureBottleneck(frozen.out_features, config.bottleneck_dim, config.bottleneck_norm), frozen
+    return (
+        source,
+        target,
+        FeatureBottleneck(cast(int, frozen.out_features), config.bottleneck_dim, config.bottleneck_norm),
+        frozen,
+    )
 
 
 def _extract(folder: Path, key: str, frozen: nn.Module, domain: Domain, title: str) -> np.ndarray:
     features = read_cached(folder, key)
-    if all(gather_objects(features is not None)):  # without a lock: the cache may be on a read-only disk
+    # Without a lock: the cache may be on a read-only disk.
+    if all(gather_objects(features is not None)) and features is not None:
         return features
     name = hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()[:32]
     # The first of another run's processes that need the same features makes them, the others wait and find them.
@@ -195,14 +210,14 @@ def _extract(folder: Path, key: str, frozen: nn.Module, domain: Domain, title: s
         gather_objects(None)
         features = read_cached(folder, key)
         # Extraction is shared out among the processes: all take part, even if some of them have the file.
-        if not all(found is not None for found in gather_objects(None if features is None else True)):
+        if not all(gather_objects(features is not None)) or features is None:
             features = features_of(frozen, domain, 64, title).numpy()
             if rank() == 0:
                 write_cached(folder, key, features)
     return features
 
 
-def _images(config: RunConfig, data: Data, view: Any, number: int) -> Any:
+def _images(config: RunConfig, data: Data, view: Any, number: int) -> Tuple[PixelStore, Augment]:
     folder = cache_dir() / "pixels"
     mode = _cache_mode(config, (len(data.source) + len(data.target)) * data.resize**2 * 3, folder)
     name = (data.source_name, data.target_name)[number]

@@ -27,6 +27,7 @@ from tllib_ext.training.setting import (
 )  # fmt: skip
 
 if TYPE_CHECKING:
+    from tllib_ext.training.resolve import Resolved
     from tllib_ext.vision.datasets.builder import Data
 
 __all__ = ["RunConfig", "SHORTHANDS"]
@@ -41,9 +42,9 @@ _backbone = partial(setting, group="backbone")
 _training = partial(setting, group="training")
 _output = partial(setting, group="output")
 #: what changes where and how a run works, not what it computes.
-_free = {"essential": False}
+_free: Any = {"essential": False}
 #: and may not be set by a file that somebody else wrote.
-_own = {"essential": False, "in_files": False}
+_own: Any = {"essential": False, "in_files": False}
 
 
 @dataclass(frozen=True)
@@ -265,7 +266,7 @@ class RunConfig:
         given = {name: getattr(self, name) for name in SHORTHANDS}
         return {**self.hparams, **{name: value for name, value in given.items() if value is not None}}
 
-    def resolve(self, data: Optional["Data"] = None) -> "RunConfig":
+    def resolve(self, data: Optional["Data"] = None) -> "Resolved":
         """A configuration with every default filled in for its data and method; this one stays as it is.
 
         Args:

@@ -1,12 +1,13 @@
 """One domain as the loop sees it: batches for training, and everything once in list order."""
 
-from typing import Any, Dict, Iterator, List, Optional, Tuple
+from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple, cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from tllib_ext.methods.base import Batch
+from tllib_ext.vision.datasets.types import PixelStore
 from tllib_ext.vision.transforms import Augment
 
 __all__ = ["Domain", "Steps", "ahead"]
@@ -51,7 +52,7 @@ class Domain:
         self,
         view: Any,
         device: torch.device,
-        pixels: Any = None,
+        pixels: Optional[PixelStore] = None,
         augment: Optional[Augment] = None,
         train_augment: bool = True,
         show_labels: bool = False,
@@ -70,28 +71,34 @@ class Domain:
     def use_features(self, features: Tensor) -> None:
         """From now on the inputs are these frozen features, in list order."""
         self.features = features.to(self.device)
-        self.close()  # nobody will ask for pixels again
+        self.close()  # no pixels are read after this
 
     def close(self) -> None:
-        """End the processes that decode images; they come back when asked for."""
+        """End the processes that decode images; they start again when images are read."""
         if self.pixels is not None:
             self.pixels.close()
 
     def train_batches(self, steps: Steps) -> Iterator[Batch]:
         """The training batches of ``steps``, one after the other."""
-        stream = None if self.features is not None else ahead(self.pixels.stream(steps), self.device)
+        stream: Optional[Iterator[Tensor]] = None
+        if self.features is None:
+            pixels, augment = self.images()
+            stream = ahead(pixels.stream(cast(Sequence[np.ndarray], steps)), self.device)
         for position in range(len(steps)):
             chosen = steps[position]
             index = torch.from_numpy(chosen).to(self.device, non_blocking=True)
-            if stream is None:
+            if self.features is not None:
                 x = self.features[index]
-            else:
+            elif stream is not None:
                 rows = next(stream)
-                if self.train_augment:
-                    x = self.augment(rows, steps.start + position, chosen)
-                else:
-                    x = self.augment.centre(rows)
+                x = augment(rows, steps.start + position, chosen) if self.train_augment else augment.centre(rows)
             yield Batch(x, None if self._labels is None else self._labels[index], index)
+
+    def images(self) -> Tuple[PixelStore, Augment]:
+        """The pixels and their augmentation, of a domain of images."""
+        if self.pixels is None or self.augment is None:
+            raise ValueError("a domain of features has no images")
+        return self.pixels, self.augment
 
     def in_order(self, batch: int, rank: int = 0, world: int = 1) -> Iterator[Tuple[np.ndarray, Tensor]]:
         """Indices and inputs of this process's share of the domain, without augmentation."""
@@ -99,12 +106,12 @@ class Domain:
             mine = np.array_split(np.arange(len(self)), world)[rank]
             self._orders[batch, rank, world] = [mine[start : start + batch] for start in range(0, len(mine), batch)]
         chunks = self._orders[batch, rank, world]
-        stream = None if self.features is not None else ahead(self.pixels.stream(chunks, again=True), self.device)
-        for chunk in chunks:
-            if stream is None:
-                yield chunk, self.features[torch.from_numpy(chunk).to(self.device)]
-            else:
-                yield chunk, self.augment.centre(next(stream))
+        if self.features is not None:
+            yield from ((chunk, self.features[torch.from_numpy(chunk).to(self.device)]) for chunk in chunks)
+            return
+        pixels, augment = self.images()
+        for chunk, rows in zip(chunks, ahead(pixels.stream(chunks, again=True), self.device)):
+            yield chunk, augment.centre(rows)
 
 
 def ahead(rows: Iterator[Tensor], device: torch.device) -> Iterator[Tensor]:

@@ -36,8 +36,9 @@ class Subset:
             for chunk in chunks:
                 yield chunk, domain.features[torch.from_numpy(chunk).to(domain.device)]
         else:
-            for chunk, rows in zip(chunks, domain.pixels.stream(chunks)):
-                yield chunk, domain.augment.centre(rows.to(domain.device, non_blocking=True))
+            pixels, augment = domain.images()
+            for chunk, rows in zip(chunks, pixels.stream(chunks)):
+                yield chunk, augment.centre(rows.to(domain.device, non_blocking=True))
 
 
 def choose(size: int, limit: int, seed: int) -> np.ndarray:

@@ -33,7 +33,7 @@ class Meter:
     def read(self) -> Dict[str, float]:
         """The means, and start anew."""
         means = {name: float(total) / self._counts[name] for name, total in self._sums.items()}
-        self.__init__()
+        self._sums, self._counts = {}, {}
         return means
 
     def state_dict(self) -> Dict[str, Any]:

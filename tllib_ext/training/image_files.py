@@ -12,6 +12,7 @@ from tqdm import tqdm
 from tllib_ext.errors import UserError, one_line
 from tllib_ext.images import IMAGE_SUFFIXES, load_image
 from tllib_ext.methods.base import Prediction
+from tllib_ext.training.predict import prediction_of_arrays
 from tllib_ext.training.saved_run import SavedRun
 from tllib_ext.vision.transforms import decode
 
@@ -69,4 +70,4 @@ def predict_files(run: SavedRun, files: Sequence[str], workers: int = 2) -> Tupl
                 bar.update()
         if rows:
             flush()
-    return (Prediction(*map(np.concatenate, zip(*parts))) if parts else None), kept
+    return (prediction_of_arrays(map(np.concatenate, zip(*parts))) if parts else None), kept

@@ -43,6 +43,8 @@ def compute_outputs(parts: RunParts, with_map: bool = True) -> RunOutputs:
         with_map (bool): also features of some samples, for the t-SNE map
     """
     method, seed = parts.method, parts.config.seed
+    if method.audit is None:
+        raise ValueError("the method was trained without an audit of its losses")
     audit = method.audit.merged()
     gaps = np.flatnonzero(audit.visits.cpu().numpy() == 0)
     fallback = None
@@ -57,7 +59,7 @@ def compute_outputs(parts: RunParts, with_map: bool = True) -> RunOutputs:
         rows = [over_domain(lambda x: (method.backbone(x),), method, Subset(domain, index), 64)[0]
                 for domain, index in zip((parts.source, parts.target), chosen)]  # fmt: skip
         features = np.concatenate(rows)
-    return RunOutputs(audit, fallback, *chosen, features)
+    return RunOutputs(audit, fallback, chosen[0], chosen[1], features)
 
 
 def write_outputs(parts: RunParts, folder: Path, outputs: RunOutputs) -> Dict[str, Any]:
@@ -92,4 +94,5 @@ def _label_model(parts: RunParts) -> Any:
     known = getattr(parts.method, "label_model", None)
     if known is not None or parts.source.features is None or len(parts.noisy) > LABEL_MODEL_LIMIT:
         return known
-    return estimate_once(parts.source.features, parts.noisy.targets, parts.data.split.num_source, parts.config.seed)
+    inputs = parts.source.features.cpu().numpy()
+    return estimate_once(inputs, parts.noisy.targets, parts.data.split.num_source, parts.config.seed)

@@ -1,6 +1,6 @@
 """Run a network over a whole domain, shared out among the processes and merged in list order."""
 
-from typing import Callable, List, Optional, Tuple
+from typing import Callable, Iterable, Iterator, List, Optional, Protocol, Tuple
 
 import numpy as np
 import torch
@@ -13,12 +13,21 @@ from tllib_ext.methods.base import Method, Prediction
 from tllib_ext.training.compile import eagerly
 from tllib_ext.training.domain import Domain
 
-__all__ = ["over_domain", "predict_domain", "evaluate_domain", "report_on", "features_of"]
+__all__ = ["over_domain", "predict_domain", "evaluate_domain", "report_on", "features_of", "prediction_of_arrays"]
+
+
+class Samples(Protocol):
+    """What :func:`over_domain` needs of a domain or a part of one."""
+
+    def __len__(self) -> int: ...
+
+    def in_order(self, batch: int, rank: int = 0, world: int = 1) -> Iterator[Tuple[np.ndarray, Tensor]]:
+        """Indices and inputs of one process's share."""
 
 
 @torch.no_grad()
 def over_domain(
-    run: Callable[[Tensor], Tuple[Tensor, ...]], module: nn.Module, domain: Domain, batch: int, title: Optional[str] = None
+    run: Callable[[Tensor], Tuple[Tensor, ...]], module: nn.Module, domain: Samples, batch: int, title: Optional[str] = None
 ) -> List[np.ndarray]:
     """``run`` in evaluation mode on every input of ``domain``; its outputs as arrays in list order.
 
@@ -41,7 +50,12 @@ def over_domain(
 
 def predict_domain(method: Method, domain: Domain, batch: int = 128, title: Optional[str] = None) -> Prediction:
     """The method's prediction of every image, as arrays in list order."""
-    return Prediction(*over_domain(lambda x: tuple(method.predict(x)), method, domain, batch, title))
+    return prediction_of_arrays(over_domain(lambda x: tuple(method.predict(x)), method, domain, batch, title))
+
+
+def prediction_of_arrays(columns: Iterable[np.ndarray]) -> Prediction:
+    """The tuple of a method's predictions, of arrays in place of tensors."""
+    return Prediction(*columns)  # type: ignore[arg-type]
 
 
 def evaluate_domain(method: Method, domain: Domain, batch: int = 128) -> Tuple[Prediction, Optional[OpenSetReport]]:

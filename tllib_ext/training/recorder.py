@@ -26,7 +26,7 @@ def environment() -> Dict[str, Any]:
     """Versions, machine and commit, for ``env.json``."""
     import torch
 
-    versions = {}
+    versions: Dict[str, Optional[str]] = {}
     for name in _PACKAGES:
         try:
             versions[name] = metadata.version(name)

@@ -1,7 +1,7 @@
 """Defaults that depend on the data and the method of a run."""
 
 from dataclasses import asdict, replace
-from typing import Any, Optional
+from typing import TYPE_CHECKING, Any, Optional, cast
 
 from tllib_ext.distributed import world_size
 from tllib_ext.errors import UserError
@@ -11,7 +11,23 @@ from tllib_ext.training.config import RunConfig
 from tllib_ext.vision.datasets.builder import Data
 from tllib_ext.vision.datasets.catalog import open_data
 
-__all__ = ["resolve", "open_run_data", "parse_hparams"]
+__all__ = ["Resolved", "resolve", "open_run_data", "parse_hparams"]
+
+if TYPE_CHECKING:
+
+    class Resolved(RunConfig):
+        """A configuration without open defaults, for the type checker."""
+
+        source: str
+        target: str
+        split: LabelSplit
+        noise: str
+        preset: str
+        steps: int
+        eval_every: int
+        checkpoint_every: int
+else:
+    Resolved = RunConfig
 
 
 def open_run_data(config: RunConfig) -> Data:
@@ -30,7 +46,7 @@ def parse_hparams(config: RunConfig) -> Any:
     return METHODS.get(config.method).configure(config.preset, config.method_options())
 
 
-def resolve(config: RunConfig, data: Optional[Data] = None) -> RunConfig:
+def resolve(config: RunConfig, data: Optional[Data] = None) -> Resolved:
     """What :meth:`RunConfig.resolve` returns: a new configuration with every default filled in."""
     hparams = parse_hparams(config)
     data = data if data is not None else open_run_data(config)
@@ -38,7 +54,7 @@ def resolve(config: RunConfig, data: Optional[Data] = None) -> RunConfig:
     if is_features and (config.freeze_backbone or config.arch or config.image_size):
         raise UserError("data='features' has no backbone and no images: leave out arch, freeze_backbone and image_size")
     steps = config.steps or (300 if glyphs else 1000 if is_features or config.freeze_backbone else 5001)
-    return replace(
+    whole = replace(
         config,
         data=data.name,
         source=data.source_name,
@@ -56,3 +72,4 @@ def resolve(config: RunConfig, data: Optional[Data] = None) -> RunConfig:
         eval_every=config.eval_every or max(1, steps // 10),
         checkpoint_every=config.checkpoint_every or max(1, steps // 10),
     )
+    return cast(Resolved, whole)

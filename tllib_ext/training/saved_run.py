@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Dict, Optional, Union
+from typing import Any, Dict, Optional, Union, cast
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +13,7 @@ from tllib_ext.methods.base import Method, Prediction
 from tllib_ext.modules.heads import FeatureBottleneck
 from tllib_ext.split import LabelSplit
 from tllib_ext.training.checkpoint import load_method, load_model
+from tllib_ext.training.predict import prediction_of_arrays
 from tllib_ext.vision.models.backbones import build_backbone
 from tllib_ext.vision.transforms import Augment
 
@@ -51,7 +52,7 @@ class SavedRun:
         x = Augment(self.crop).centre(rows.to(self.device))
         if self.frozen is not None:
             x = torch.cat([self.frozen(part).float() for part in x.split(_FROZEN_BATCH)])
-        return Prediction(*(value.cpu().numpy() for value in self.method.predict(x)))
+        return prediction_of_arrays(value.cpu().numpy() for value in self.method.predict(x))
 
 
 def load_run(folder: Union[str, Path], device: Union[str, torch.device] = "cpu") -> SavedRun:
@@ -86,7 +87,8 @@ def load_run(folder: Union[str, Path], device: Union[str, torch.device] = "cpu")
 
 def _networks(metadata: Dict[str, Any], frozen_tensors: Dict[str, Tensor], folder: Path) -> Any:
     """What the method trained, and the frozen backbone under it or None."""
-    backbone = build_backbone(metadata["arch"], None).to(memory_format=torch.channels_last)
+    backbone = build_backbone(metadata["arch"], None)
+    backbone.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     if not metadata["freeze_backbone"]:
         return backbone, None
     try:
@@ -95,5 +97,5 @@ def _networks(metadata: Dict[str, Any], frozen_tensors: Dict[str, Tensor], folde
         reason = str(error).splitlines()[-1].strip()
         raise UserError(f"the frozen backbone in {folder} does not fit {metadata['arch']}: {reason}") from None
     return FeatureBottleneck(
-        backbone.out_features, metadata["bottleneck_dim"], metadata.get("bottleneck_norm", "batch")
+        cast(int, backbone.out_features), metadata["bottleneck_dim"], metadata.get("bottleneck_norm", "batch")
     ), backbone

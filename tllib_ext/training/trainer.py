@@ -63,6 +63,10 @@ def train(parts: RunParts, write_report: Optional[Callable[[Path, Dict[str, Any]
             lock.release()
 
 
+def _print(text: str) -> None:
+    tqdm.write(printable(text))
+
+
 class _Training:
     """The state that lives for one call of :func:`train`."""
 
@@ -77,11 +81,11 @@ class _Training:
         config, method = parts.config, parts.method
         self.parts, self.config, self.method, self.folder, self.stopper = parts, config, method, folder, stopper
         self.precision = Precision(config.precision, parts.device)
-        self.say = (lambda text: tqdm.write(printable(text))) if rank() == 0 else (lambda text: None)
+        self.say: Callable[[str], None] = _print if rank() == 0 else (lambda text: None)
         self.recorder = Recorder(folder, active=rank() == 0)
         state = gather_objects(self._unfinished() if rank() == 0 else None)[0]
         self.say(head(parts, folder))
-        method.audit = LossHistory(len(parts.noisy), parts.data.split.num_source, parts.device)
+        self.audit = method.audit = LossHistory(len(parts.noisy), parts.data.split.num_source, parts.device)
         self.samplers = prepare(
             method, parts.source, parts.target, parts.noisy.targets, steps=config.steps, rate=parts.noisy.rate,
             batch=config.batch_size * world_size(), seed=config.seed, say=self.say,
@@ -133,7 +137,7 @@ class _Training:
             self.method.load_state_dict(state["method"])
             self.play.load_state_dict(state["play"])
             self.meter.load_state_dict(state["meter"][rank()])
-            self.method.audit.load_state_dict(state["audit"][rank()])
+            self.audit.load_state_dict(state["audit"][rank()])
             self.start, self.skipped = int(state["step"]), int(state["skipped"])
         except (KeyError, IndexError, TypeError, ValueError, AttributeError, RuntimeError) as error:
             reason = " ".join(str(error).split())[:200]
@@ -144,7 +148,7 @@ class _Training:
     def save(self, done: int, name: str = "last", **more: Any) -> None:
         """Write a checkpoint; every process takes part."""
         # One audit per process: added up in another order, its sums would differ in the last bit. And one meter.
-        audit = gather_objects({key: value.cpu() for key, value in self.method.audit.state_dict().items()})
+        audit = gather_objects({key: value.cpu() for key, value in self.audit.state_dict().items()})
         meter = gather_objects(self.meter.state_dict())
         if rank() == 0:
             state = {"step": done, "method": self.method.state_dict(), "play": self.play.state_dict(), "audit": audit,
@@ -152,18 +156,18 @@ class _Training:
             save_checkpoint(self.folder, state, self.config.keep, name)
         self.saved_at = time.monotonic()
 
-    def run(self) -> Dict[str, Any]:
+    def run(self) -> Outcome:
         """The loop, then the outputs."""
         config, parts = self.config, self.parts
         steps = range(self.start, config.steps)
-        feeds = [domain.train_batches(Steps(sampler, steps.start, steps.stop, rank(), world_size()))
-                 for domain, sampler in zip((parts.source, parts.target), self.samplers)]  # fmt: skip
+        source, target = (domain.train_batches(Steps(sampler, steps.start, steps.stop, rank(), world_size()))
+                          for domain, sampler in zip((parts.source, parts.target), self.samplers))  # fmt: skip
         if self.start and self.evaluation_due(self.start):  # checkpoints are written before the evaluation of their step
             self.evaluate(self.start)
-        fit(self.method, self.play, *feeds, steps, config.seed, self.precision.autocast, self.after_step, self.meter,
+        fit(self.method, self.play, source, target, steps, config.seed, self.precision.autocast, self.after_step, self.meter,
             self.nonfinite)  # fmt: skip
         # The first process's: another one could read the recorded lines before they are written.
-        results = gather_objects(self.results() if rank() == 0 else None)[0]
+        results = gather_objects(self.results() if rank() == 0 else {})[0]
         outputs = compute_outputs(parts, with_map=not config.no_report)
         if rank() == 0:
             _write_outputs(parts, self.folder, self.last)
@@ -222,8 +226,8 @@ class _Training:
         if self.config.on_nonfinite == "skip" and self.skipped <= max(10, self.config.steps // 100):
             self.say(f"step {error.step} dropped: {error} (number {self.skipped})")
             return
-        views = (self.parts.noisy, self.parts.target.view)
-        images = [[view.path(i) for i in sampler(error.step)] for view, sampler in zip(views, self.samplers)]
+        images = [[self.parts.noisy.path(i) for i in self.samplers[0](error.step)],
+                  [self.parts.target.view.path(i) for i in self.samplers[1](error.step)]]  # fmt: skip
         self.save(error.step, "nonfinite", term=error.term, source_images=images[0], target_images=images[1])
         some = " and ".join(f"{', '.join(paths[:2])}, …" for paths in images)
         tries = f" (and {self.skipped - 1} steps were dropped before)" if self.skipped > 1 else ""
@@ -246,7 +250,7 @@ class _Training:
         if rank() == 0 and not self.config.no_report:
             labels = self.parts.target.view.targets
             unknown = None if labels is None else labels == self.method.split.unknown
-            add_evaluation(self.recorder.tensorboard, prediction.score, unknown, done)
+            add_evaluation(self.recorder.tensorboard, np.asarray(prediction.score), unknown, done)
         self.say(progress_line(record))
         self.last = {"prediction": prediction, "report": report, "record": record}
 

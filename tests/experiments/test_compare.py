@@ -71,12 +71,16 @@ def test_a_failing_cell_is_told_and_stops_nobody(run_example, feature_root, tmp_
     words = (feature_root, *SMALL, "--tasks", "alpha:beta", "--methods", "divergence,source_only", "--hp", "heads=1")
     code, out, err = run_example("compare", *words)
     assert code == 1, err
-    assert "failed: alpha2beta_pair0.2_divergence_seed0: --heads 1" in out and "1 of 2 cells missing" in out and "—" in out
+    assert (
+        "failed: alpha2beta_pair0.2_divergence_seed0: hyper-parameter heads=1" in out
+        and "1 of 2 cells missing" in out
+        and "—" in out
+    )
     error = json.loads((tmp_path / "out/cells/alpha2beta_pair0.2_divergence_seed0/error.json").read_text())
     assert "traceback" in error
     inline.ran = []
     assert run_example("compare", *words)[0] == 1 and inline.ran == ["alpha2beta_pair0.2_divergence_seed0"]  # tried again
-    assert json.loads((tmp_path / "out/comparison.json").read_text())["records"][0]["error"].startswith("--heads 1")
+    assert json.loads((tmp_path / "out/comparison.json").read_text())["records"][0]["error"].startswith("hyper-parameter heads=1")
 
 
 def test_dry_run_writes_nothing(run_example, feature_root, tmp_path, here):
@@ -208,7 +212,7 @@ def test_real_workers(run_example, feature_root, tmp_path):
     code, out, err = run_example("compare", feature_root, *SMALL, "--tasks", "alpha:beta", "--methods", "source_only,divergence",
                                  "--hp", "heads=1", "--keep-models")  # fmt: skip
     assert code == 1, err
-    assert "source_only_seed0  OS" in out and "divergence_seed0  failed: --heads 1" in out
+    assert "source_only_seed0  OS" in out and "divergence_seed0  failed: hyper-parameter heads=1" in out
     folder = tmp_path / "out/cells/alpha2beta_pair0.2_source_only_seed0"
     assert (folder / "model.safetensors").exists() and "label noise: pair 0.2" in (folder / "log.txt").read_text()
     assert json.loads((folder / "env.json").read_text())["threads"] == 1

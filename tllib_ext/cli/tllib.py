@@ -176,7 +176,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
         run(script, arguments)
     except UserError as error:
         print(f"error: {error}", file=stderr)
-        return error.exit_code
+        sys.exit(error.exit_code)
     return 0
 
 

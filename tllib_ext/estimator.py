@@ -186,12 +186,13 @@ class NoisyUniDA(ClassifierMixin, BaseEstimator):
         return cls(FeatureBottleneck(self.n_features_in_, self.bottleneck_dim), split, hparams)
 
     def _train(self, method: Method, source: Domain, target: Domain, labels: np.ndarray, rate: float) -> None:
+        steps = 1 if method.training_free else self.steps
         balanced, shuffled = prepare(
             method,
             source,
             target,
             labels,
-            steps=self.steps,
+            steps=steps,
             batch=min(self.batch_size, len(source), len(target)),
             rate=rate,
             seed=self.seed,
@@ -199,10 +200,10 @@ class NoisyUniDA(ClassifierMixin, BaseEstimator):
         )
         fit(
             method,
-            SGDPlayers(method.players(), self.lr, self.steps, schedule=method.lr_factor),
-            source.train_batches(Steps(balanced, 0, self.steps)),
-            target.train_batches(Steps(shuffled, 0, self.steps)),
-            range(self.steps),
+            SGDPlayers(method.players(), self.lr, steps, schedule=method.lr_factor),
+            source.train_batches(Steps(balanced, 0, steps)),
+            target.train_batches(Steps(shuffled, 0, steps)),
+            range(steps),
             self.seed,
             progress=None if self.verbose else False,
         )

@@ -87,8 +87,11 @@ def test_three_updates_and_a_prediction(name, scenario):
             assert torch.isfinite(value), key
     assert all(torch.isfinite(value).all() for value in method.state_dict().values())
     moved = {key for key, value in method.named_parameters() if not torch.equal(value, before[key])}
-    assert any(key.startswith("backbone.") for key in moved) and any(not key.startswith("backbone.") for key in moved)
-    assert method.audit.visits.sum() == 17, "observe every source sample once per step"
+    if method.training_free:
+        assert not moved and not method.players()
+    else:
+        assert any(key.startswith("backbone.") for key in moved) and any(not key.startswith("backbone.") for key in moved)
+        assert method.audit.visits.sum() == 17, "observe every source sample once per step"
 
     x = torch.randn(9, IN, generator=torch.Generator().manual_seed(3))
     out = method.eval().predict(x)

@@ -34,6 +34,8 @@ def cell_seconds(config: RunConfig, data: str) -> float:
     kind = _kind(config, data)
     steps = config.steps or {"images": 5001, "Glyphs": 300, "features": 1000}[kind]
     size = config.batch_size / 36
+    if config.method == "mixture":
+        return _START[kind] + 5.0
     if kind == "features":
         return _START[kind] + steps * size * _FEATURES.get(config.method, 40) / 1000
     return _START[kind] + steps * size * _SECONDS[kind] * _PASSES.get(config.method, 2.0)

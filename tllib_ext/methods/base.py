@@ -127,6 +127,8 @@ class Method(nn.Module):
     Hparams: ClassVar[Type[_Hparams]] = Hparams
     #: True if ``update`` uses target images.
     uses_target: bool = True
+    #: True if :meth:`prepare` does everything; a run then has one step, in which nothing moves.
+    training_free: ClassVar[bool] = False
     #: named sets of hyper-parameters: ``default`` (ours, first), ``code`` (the authors' released code), ``paper`` (the
     #: paper's text, where it differs).
     presets: ClassVar[Dict[str, Mapping[str, object]]] = {"default": {}}

@@ -54,6 +54,8 @@ def resolve(config: RunConfig, data: Optional[Data] = None) -> Resolved:
     if is_features and (config.freeze_backbone or config.arch or config.image_size):
         raise UserError("data='features' has no backbone and no images: leave out arch, freeze_backbone and image_size")
     steps = config.steps or (300 if glyphs else 1000 if is_features or config.freeze_backbone else 5001)
+    if METHODS.get(config.method).training_free:
+        steps = 1
     whole = replace(
         config,
         data=data.name,

@@ -65,6 +65,8 @@ def filled(kind: str, name: Optional[str], records: Sequence[Dict[str, Any]]) ->
 def hparams_table(method: str) -> str:
     """Name, default, meaning and source of every hyper-parameter, and what each preset changes."""
     cls = METHODS.get(method)
+    if not dataclasses.fields(cls.Hparams):
+        return "\nNo hyper-parameters.\n\n"
     lines = ["| name | default | what it does | from |", "|---|---|---|---|"]
     for f in dataclasses.fields(cls.Hparams):
         lines.append(f"| `{f.name}` | `{f.default}` | {_cell(f.metadata['help'])} | {_cell(f.metadata['source'])} |")

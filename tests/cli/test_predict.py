@@ -17,7 +17,7 @@ def rows_of(text):
     return list(csv.DictReader(text.splitlines()))
 
 
-@pytest.fixture(scope="module", params=["trained", "frozen"])
+@pytest.fixture(scope="module", params=["trained", "frozen", "mixture"])
 def saved(request, image_root, tmp_path_factory):
     """A run folder and the path it had its images at; the images are elsewhere by now."""
     from tllib_ext.cli.parser import Parser, add_run_arguments, parse_run
@@ -27,8 +27,27 @@ def saved(request, image_root, tmp_path_factory):
     folder, cache = tmp_path_factory.mktemp(request.param), tmp_path_factory.mktemp("cache")
     parser = Parser()
     add_run_arguments(parser)
-    words = [image_root, "-d", "folder", "-s", "photo", "-t", "sketch", "-a", "small_cnn", "-b", 4, "--steps", 2, "--no-report",
-             "-j", 0, "--log", folder / "run"] + ["--freeze-backbone"] * (request.param == "frozen")  # fmt: skip
+    words = [
+        image_root,
+        "-d",
+        "folder",
+        "-s",
+        "photo",
+        "-t",
+        "sketch",
+        "-a",
+        "small_cnn",
+        "-b",
+        4,
+        "--steps",
+        2,
+        "--no-report",
+        "-j",
+        0,
+        "--log",
+        folder / "run",
+    ] + ["--freeze-backbone"] * (request.param != "trained")
+    words += ["-m", "mixture"] * (request.param == "mixture")  # fmt: skip
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TLLIB_EXT_CACHE", str(cache))
         train(build(parse_run(parser, [str(word) for word in words])))

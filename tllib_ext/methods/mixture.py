@@ -101,4 +101,6 @@ class Mixture(Method):
         if state.numel() > 1:
             saved = torch.load(io.BytesIO(state.cpu().numpy().tobytes()), weights_only=True)
             first, *rest = [{key: value.numpy() for key, value in part.items()} for part in saved]
+            if len(first["prototypes"]) != self.split.num_source:
+                raise RuntimeError(f"the target model has {len(first['prototypes'])} classes, not {self.split.num_source}")
             self._classify = TargetClassifier(Embedding(**first), [TargetMixture(**part) for part in rest])

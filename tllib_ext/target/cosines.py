@@ -19,7 +19,7 @@ from scipy.special import expit, ndtr
 
 from tllib_ext.target.embedding import unit
 
-__all__ = ["TwoGroups", "expected_maximum", "fit_two_groups", "local_means", "resultant_start", "soft_labels"]
+__all__ = ["TwoGroups", "expected_maximum", "fit_two_groups", "local_means", "null_spread", "resultant_start", "soft_labels"]
 
 #: inflation of the null (classes are related, not independent) and strength of its prior; posteriors are averaged over all.
 _SETTINGS = tuple((inflation, strength) for inflation in (1.0, 1.25) for strength in (0.05, 0.2, 1.0))
@@ -61,24 +61,19 @@ def local_means(z: np.ndarray, neighbours: int = 15, anchors: int = 5000, chunk:
 
 
 def border(a: float) -> float:
-    r"""Where a cosine is as probable around a prototype with mean cosine a as around the origin: about a / 2.
-
-    With round densities around both it is :math:`a + (1 - a^2) \log(1 - a^2) / (2 a)` in any dimension.
-    """
+    r"""Where a cosine is as probable around a prototype with mean cosine a as around the origin, both densities being round."""
     return float(a + (1 - a * a) * np.log1p(-a * a) / (2 * a))
 
 
 def resultant_start(best: np.ndarray) -> float:
     """A first guess of the mean cosine of the known: the fixed point of "a is the mean of those above ``border(a)``"."""
-    a = float(np.quantile(best, 0.9))
+    a = float(np.clip(np.quantile(best, 0.9), 0.02, 0.98))
     for _ in range(100):
-        a = min(max(a, 0.02), 0.98)
         above = best > border(a)
-        new = float(best[above].mean()) if above.any() else float(best.max())
-        if abs(new - a) < 1e-5:
+        a, old = float(np.clip(best[above].mean() if above.any() else best.max(), 0.02, 0.98)), a
+        if abs(a - old) < 1e-5:
             break
-        a = new
-    return min(max(a, 0.02), 0.98)
+    return a
 
 
 @dataclass
@@ -97,18 +92,20 @@ class TwoGroups:
         return (self.known_mean - self.unknown_mean) / max((self.known_std + self.unknown_std) / 2, 1e-9)
 
 
-def fit_two_groups(cosines: np.ndarray, inflation: float = 1.0, strength: float = 0.2) -> TwoGroups:
-    r"""EM for the two normal distributions of the best cosine.
+def null_spread(cosines: np.ndarray) -> float:
+    """Standard deviation of the cosines with all classes but the nearest; with one class, of its own."""
+    others = np.sort(cosines, axis=1)[:, :-1] if cosines.shape[1] > 1 else cosines
+    return max(float(others.std()), 1e-3)
 
-    Args:
-        cosines (numpy.ndarray): of samples with the K prototypes, :math:`(N, K)`
-        inflation (float, optional): factor on the place of the null. Default: 1
-        strength (float, optional): imaginary samples at the null, as a share of N. Default: 0.2
+
+def fit_two_groups(cosines: np.ndarray, inflation: float = 1.0, strength: float = 0.2) -> TwoGroups:
+    r"""EM for the two normal distributions of the best of cosines :math:`(N, K)`.
+
+    The null is moved by the factor ``inflation`` and held by ``strength`` N imaginary samples.
     """
     n, k = cosines.shape
     best = cosines.max(1).astype(np.float64)
-    # With one class, its cosine is its own maximum, and the null is at right angles.
-    spread = max(float(np.sort(cosines, axis=1)[:, :-1].std()) if k > 1 else float(best.std()), 1e-3)
+    spread = null_spread(cosines)
     null, start = inflation * spread * expected_maximum(k), resultant_start(best)
     above = best[best > border(start)]
     std = max(float(above.std()) if len(above) > 2 else 0.0, spread)
@@ -132,12 +129,11 @@ def _moments(x: np.ndarray, weight: np.ndarray, mean: float, std: float, prior: 
     return centre, math.sqrt(float(((weight * (x - centre) ** 2).sum() + prior * std**2) / total))
 
 
-def soft_labels(z: np.ndarray, prototypes: np.ndarray) -> Tuple[np.ndarray, List[TwoGroups]]:
-    """Posterior (N, K + 1), "nearest prototype of the local mean, or unknown", and the fits whose mean it is."""
-    cosines = local_means(z) @ prototypes.T
+def soft_labels(cosines: np.ndarray) -> Tuple[np.ndarray, List[TwoGroups]]:
+    """Posterior (N, K + 1), "nearest prototype or unknown", of cosines (N, K); and the fits whose mean it is."""
     fits = [fit_two_groups(cosines, *setting) for setting in _SETTINGS]
     known = np.mean([fit.known for fit in fits], axis=0)
-    out = np.zeros((len(z), len(prototypes) + 1))
-    out[np.arange(len(z)), cosines.argmax(1)] = known
+    out = np.zeros((len(cosines), cosines.shape[1] + 1))
+    out[np.arange(len(cosines)), cosines.argmax(1)] = known
     out[:, -1] = 1 - known
     return out, fits

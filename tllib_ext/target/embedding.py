@@ -44,19 +44,12 @@ def _map(features: np.ndarray, centre: np.ndarray, matrix: np.ndarray) -> np.nda
 
 @dataclass
 class Embedding:
-    r"""The map from target features to the unit sphere, and the source prototypes on it.
+    r"""The map from target features to the unit sphere, and the directions of the K source classes on it."""
 
-    Args:
-        centre (numpy.ndarray): subtracted from unit features, :math:`(D,)`
-        matrix (numpy.ndarray): :math:`(D, d)`
-        shift (numpy.ndarray): subtracted after the matrix, :math:`(d,)`
-        prototypes (numpy.ndarray): unit directions of the K source classes, :math:`(K, d)`
-    """
-
-    centre: np.ndarray
-    matrix: np.ndarray
-    shift: np.ndarray
-    prototypes: np.ndarray
+    centre: np.ndarray  # subtracted from unit features, (D,)
+    matrix: np.ndarray  # (D, d)
+    shift: np.ndarray  # subtracted after the matrix, (d,)
+    prototypes: np.ndarray  # unit rows, (K, d)
 
     def __call__(self, features: np.ndarray) -> np.ndarray:
         """Target features :math:`(N, D)` as unit vectors :math:`(N, d)`; each row depends on itself only."""

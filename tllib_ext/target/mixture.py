@@ -6,16 +6,11 @@ r"""A mixture of K components tied to the source prototypes and M free ones, fit
     m_c \propto S_c + \big(\kappa N / C + \lambda \lVert S_c \rVert\big)\, \mu_c \ [c \le K], \qquad
     S_c = \sum_i r_{ic} z_i, \quad n_c = \sum_i r_{ic}, \quad C = K + M.
 
-The tie has two parts: a few imaginary samples at the prototype (a class that the target does not hold stays where the
-source has it) and a share of the resultant (a large group does not carry a component away). Rounds are few: they move
-the components onto the groups of the target and do not wander off.
-
-Decisions are made for whole components: a free component joins a class if the soft labels that EM started from give that
-class a share of at least :data:`JOIN` of the component's mass. A class whose cosine with its prototype is low is half
-accepted and half rejected sample by sample; a group that is truly unknown is accepted nowhere.
-
-How many groups there are cannot be read off the likelihood, so posteriors are averaged over several numbers of free
-components and temperatures.
+The tie has two parts: imaginary samples at the prototype (a class that the target does not hold stays where the source has
+it) and a share of the resultant (a large group does not carry a component away). Rounds are few, so that components move
+onto the groups of the target and no further. A free component joins the class that has at least the share :data:`JOIN` of
+its soft labels: a class far from its prototype is accepted in part, a group that is unknown is accepted nowhere. The
+likelihood does not tell the number of groups, so posteriors are averaged over several M and temperatures.
 """
 
 from dataclasses import dataclass

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from tllib_ext.errors import UserError
-from tllib_ext.target.cosines import soft_labels
+from tllib_ext.target.cosines import local_means, soft_labels
 from tllib_ext.target.diagnosis import UNCERTAIN, group_unknown, share_error, warnings_of
 from tllib_ext.target.embedding import Embedding, project
 from tllib_ext.target.mixture import Mixture, fit_mixtures, number_of_groups
@@ -160,10 +160,11 @@ def estimate_target(
 
     space = project(source, labels, target, seed)
     embedding = space.whiten()
-    start, _ = soft_labels(embedding(target), embedding.prototypes)
+    start, _ = soft_labels(local_means(embedding(target)) @ embedding.prototypes.T)
     embedding = space.whiten(start)
     z = embedding(target)
-    soft, fits = soft_labels(z, embedding.prototypes)
+    cosines = local_means(z) @ embedding.prototypes.T
+    soft, fits = soft_labels(cosines)
     classifier = TargetClassifier(embedding, fit_mixtures(z, soft, embedding.prototypes, seed))
     members = classifier.members(z)
     posterior = np.mean(members, axis=0)
@@ -172,9 +173,10 @@ def estimate_target(
     decision = decide(posterior)
     unknown = decision == k
     share = float(unknown.mean())
-    share_std = share_error(share, [float(p[:, -1].mean()) for p in (*members, start, soft)], soft[:, -1])
     counts = np.bincount(decision, minlength=k + 1)[:k]
-    held = max((~unknown).sum() / max((counts > 0).sum(), 1) / 10, 1)
+    held = counts >= max((~unknown).sum() / max((counts > 0).sum(), 1) / 10, 1)
+    shares = [float(p[:, -1].mean()) for p in (*members, start, soft)]
+    share_std = share_error(share, shares, soft, cosines, decision, held)
     groups = np.full(n, -1, dtype=np.int64)
     number, groups[unknown] = group_unknown(z[unknown], number_of_groups(posterior), seed)
     separation = float(np.median([fit.separation for fit in fits]))
@@ -184,7 +186,7 @@ def estimate_target(
         share=share,
         share_std=share_std,
         class_shares=posterior[:, :k].mean(0),
-        absent=[c for c in range(k) if counts[c] < held],
+        absent=np.flatnonzero(~held).tolist(),
         num_groups=number,
         groups=groups[back],
         warnings=warnings_of(share, share_std, separation, closeness, n),

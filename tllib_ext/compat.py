@@ -27,7 +27,7 @@ __all__ = ["Missing", "PartStatus", "torchvision", "timm", "tllib", "probe"]
 
 log = logging.getLogger("tllib_ext.compat")
 
-#: import name -> what to type, where "pip install <import name>" is not it.
+#: import name -> what to type, where it is not "pip install <import name>".
 REMEDIES = {
     "tllib": "pip install git+https://github.com/thuml/Transfer-Learning-Library (or a checkout of it on PYTHONPATH)",
     "cv2": "pip install opencv-python",
@@ -35,10 +35,9 @@ REMEDIES = {
     "detectron2": "pip install git+https://github.com/facebookresearch/detectron2",
 }
 
-#: The backbones whose addresses tllib looks up in ``torchvision.models.resnet.model_urls``.
-RESNETS = (
-    "resnet18 resnet34 resnet50 resnet101 resnet152 resnext50_32x4d resnext101_32x8d wide_resnet50_2 wide_resnet101_2"
-).split()
+#: the backbones whose addresses tllib looks up in ``torchvision.models.resnet.model_urls``.
+RESNETS = ("resnet18", "resnet34", "resnet50", "resnet101", "resnet152", "resnext50_32x4d", "resnext101_32x8d",
+           "wide_resnet50_2", "wide_resnet101_2")  # fmt: skip
 
 #: numpy's old names of Python's types; numpy 1.24 removed them, numpy 2 added two again with another meaning.
 NUMPY_NAMES = {"bool": bool, "float": float, "int": int, "long": int, "str": str}
@@ -47,11 +46,7 @@ _declared: List[Any] = []  # operators are removed when their Library object is 
 
 
 class Missing(UserError):
-    r"""A package or a part of it that cannot be used here.
-
-    Args:
-        part (str): its import name, e.g. ``"tllib.vision.datasets"``.
-        cause (Exception): what its import raised.
+    """A package or a part of it that cannot be used here: ``part`` is its import name, ``cause`` what its import raised.
 
     Examples::
 
@@ -61,8 +56,8 @@ class Missing(UserError):
     """
 
     def __init__(self, part: str, cause: Exception):
-        self.part, self.cause = part, cause
-        self.why, self.remedy = _first_line(cause), _remedy(part, cause)
+        self.part, self.cause, self.remedy = part, cause, _remedy(part, cause)
+        self.why = (str(cause).strip().splitlines() or [type(cause).__name__])[0]
         super().__init__(f"{part} cannot be used: {self.why}; type: {self.remedy}")
 
 
@@ -107,11 +102,7 @@ def timm() -> ModuleType:
 
 
 def tllib(submodule: str = "") -> ModuleType:
-    """tllib or one of its parts; afterwards ``import tllib…`` works as well.
-
-    Args:
-        submodule (str): e.g. ``"vision.datasets"`` or ``"alignment.mcd"``. Default: the package itself.
-    """
+    """tllib, or one of its parts such as ``"vision.datasets"``; afterwards ``import tllib…`` works as well."""
     if "tllib" not in sys.modules:
         _import_tllib()
     return _import(f"tllib.{submodule}") if submodule else sys.modules["tllib"]
@@ -119,13 +110,16 @@ def tllib(submodule: str = "") -> ModuleType:
 
 def probe() -> List[PartStatus]:
     """Try to import every part: the status of each package, and of each module that fails."""
-    parts: List[PartStatus] = []
-    for name, provider in (("torchvision", torchvision), ("timm", timm)):
-        parts += _walk(name, provider, deep=False)
-    if parts[0].usable and not _has_compiled_operators():
+    import torch
+
+    parts = [*_walk("torchvision", torchvision, deep=False), *_walk("timm", timm, deep=False), *_walk("tllib", tllib)]
+    # roi_align is an operator that torchvision() does not declare
+    if parts[0].usable and not hasattr(torch.ops.torchvision, "roi_align"):
         why = "its compiled operators do not fit torch: detection (nms, roi_align, …) fails, everything else works"
-        parts[0] = replace(parts[0], why=why, remedy=_reinstall_torchvision())
-    return [*parts, *_walk("tllib", tllib)]
+        build = str(torch.__version__).partition("+")[2]  # "cpu" of 2.13.0+cpu; PyPI's torch and torchvision have none
+        index = f" --index-url https://download.pytorch.org/whl/{build}" if build else ""
+        parts[0] = replace(parts[0], why=why, remedy=f"pip install --force-reinstall --no-deps torchvision{index}")
+    return parts
 
 
 def _import(name: str) -> ModuleType:
@@ -205,24 +199,6 @@ def _walk(name: str, provider: Callable[[], ModuleType], deep: bool = True) -> I
             yield from _walk(path, partial(_import, path))
 
 
-def _has_compiled_operators() -> bool:
-    import torch
-
-    return hasattr(torch.ops.torchvision, "roi_align")  # one that torchvision() does not declare
-
-
-def _reinstall_torchvision() -> str:
-    import torch
-
-    build = str(torch.__version__).partition("+")[2]  # "cpu" of 2.13.0+cpu; PyPI's torch and torchvision have none
-    index = f" --index-url https://download.pytorch.org/whl/{build}" if build else ""
-    return f"pip install --force-reinstall --no-deps torchvision{index}"
-
-
-def _first_line(cause: Exception) -> str:
-    return (str(cause).strip().splitlines() or [type(cause).__name__])[0]
-
-
 def _remedy(part: str, cause: Exception) -> str:
     """What to type: install the package that was not found, or reinstall the part's own package."""
     lacking = getattr(cause, "name", None) if isinstance(cause, ModuleNotFoundError) else None
@@ -234,14 +210,13 @@ def _remedy(part: str, cause: Exception) -> str:
 
 def main() -> None:
     """Print one line for each usable part, and below each other part why it fails and what to type."""
+    wrap = textwrap.TextWrapper(98, subsequent_indent=" " * 10, break_long_words=False, break_on_hyphens=False)
     for part in probe():
-        title = f"{part.name} {part.version}".strip()
-        limits = "with limits" if part.why else "usable"
-        print(f"{title:<50} {limits if part.usable else 'not usable'}")
-        for label, text in (("why", part.why), ("type", part.remedy)):
+        status = "not usable" if not part.usable else "with limits" if part.why else "usable"
+        print(f"{f'{part.name} {part.version}'.strip():<50} {status}")
+        for label, text in (("why:", part.why), ("type:", part.remedy)):
             if text:
-                print(textwrap.fill(text, 98, initial_indent=f"    {label + ':':<6}", subsequent_indent=" " * 10,
-                                    break_long_words=False, break_on_hyphens=False))  # fmt: skip
+                print(wrap.fill(f"    {label:<6}{text}"))
 
 
 if __name__ == "__main__":

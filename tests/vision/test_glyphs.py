@@ -16,7 +16,8 @@ from safetensors.torch import save_file
 from tllib_ext.errors import UserError
 from tllib_ext.split import LabelSplit
 from tllib_ext.vision.datasets import glyph_render, glyphs
-from tllib_ext.vision.models.small_cnn import WEIGHTS, SmallCNN, small_cnn
+from tllib_ext.vision.models.backbones import build_backbone
+from tllib_ext.vision.models.small_cnn import WEIGHTS, SmallCNN
 
 
 @pytest.fixture()
@@ -176,10 +177,10 @@ def test_every_face_has_every_glyph():
 
 def test_small_cnn():
     x = torch.randn(5, 3, glyphs.CROP, glyphs.CROP)
-    net = small_cnn().eval()
+    net = build_backbone("small_cnn").eval()
     assert net(x).shape == (5, net.out_features) and net(x).min() >= 0
     assert net(torch.randn(2, 3, 24, 24)).shape == (2, net.out_features)
-    again, random = small_cnn("default").eval(), small_cnn(None).eval()
+    again, random = (build_backbone("small_cnn", weights).eval() for weights in ("default", None))
     assert torch.equal(net(x), again(x)) and not torch.allclose(net(x), random(x))
     assert 100_000 < sum(p.numel() for p in net.parameters()) < 200_000
 
@@ -187,12 +188,13 @@ def test_small_cnn():
 def test_small_cnn_weights_from_a_file(tmp_path):
     net = SmallCNN()
     save_file(net.state_dict(), tmp_path / "own.safetensors")
-    assert torch.equal(small_cnn(tmp_path / "own.safetensors").feature[1].weight, net.feature[1].weight)
-    with pytest.raises(UserError, match="no weights at"):
-        small_cnn(tmp_path / "absent.safetensors")
+    loaded = build_backbone("small_cnn", tmp_path / "own.safetensors")
+    assert torch.equal(loaded.feature[1].weight, net.feature[1].weight)
+    with pytest.raises(UserError, match="no weights file"):
+        build_backbone("small_cnn", tmp_path / "absent.safetensors")
     (tmp_path / "damaged.safetensors").write_bytes(b"12345678901234567890")
-    with pytest.raises(UserError, match="do not fit small_cnn"):
-        small_cnn(tmp_path / "damaged.safetensors")
+    with pytest.raises(UserError, match="cannot read the weights"):
+        build_backbone("small_cnn", tmp_path / "damaged.safetensors")
     save_file({"other": torch.zeros(1)}, tmp_path / "other.safetensors")
-    with pytest.raises(UserError, match="do not fit small_cnn"):
-        small_cnn(tmp_path / "other.safetensors")
+    with pytest.raises(UserError, match="do not fit the backbone: the file lacks"):
+        build_backbone("small_cnn", tmp_path / "other.safetensors")

@@ -45,8 +45,7 @@ class Augment:
     Args:
         crop (int): side of the result
         flip (bool): flip half of the images in training
-        seed (int): the run's seed
-        domain (int): number of the domain, so that the two are augmented differently
+        seed (int), domain (int): the run's seed, and a number that makes the two domains' augmentations differ
 
     Shape:
         - rows: :math:`(N, R, R, 3)` uint8
@@ -77,15 +76,14 @@ class Augment:
         return top.astype(np.int64), left.astype(np.int64), flip
 
     def __call__(self, rows: Tensor, step: int, index: np.ndarray) -> Tensor:
-        choices = self.choices(rows.shape[1] - self.crop, step, np.asarray(index))
-        return self._normalise((self._cut if rows.device.type == "cpu" else self._gather)(rows, *choices))
+        crop = self._cut if rows.device.type == "cpu" else self._gather
+        return self._normalise(crop(rows, *self.choices(rows.shape[1] - self.crop, step, np.asarray(index))))
 
     def _cut(self, rows: Tensor, top: np.ndarray, left: np.ndarray, flip: np.ndarray) -> Tensor:
         """Image by image: on a CPU, copying lines of pixels is many times faster than gathering single ones."""
-        size = self.crop
-        made = torch.empty(len(rows), size, size, 3)
+        made = torch.empty(len(rows), self.crop, self.crop, 3)
         for image, row, y, x, turned in zip(made, rows, top.tolist(), left.tolist(), flip.tolist()):
-            part = row[y : y + size, x : x + size]
+            part = row[y : y + self.crop, x : x + self.crop]
             image.copy_(part.flip(1) if turned else part)
         return made
 
@@ -93,8 +91,7 @@ class Augment:
         """All images at once, for devices where every launch costs time."""
         span = np.arange(self.crop)
         columns = np.where(flip[:, None], span[::-1], span) + left[:, None]
-        y = torch.from_numpy(top[:, None] + span).to(rows.device)
-        x = torch.from_numpy(columns).to(rows.device)
+        y, x = (torch.from_numpy(places).to(rows.device) for places in (top[:, None] + span, columns))
         batch = torch.arange(len(rows), device=rows.device)
         return rows[batch[:, None, None], y[:, :, None], x[:, None, :]]
 
@@ -104,8 +101,7 @@ class Augment:
         return self._normalise(rows[:, edge : edge + self.crop, edge : edge + self.crop])
 
     def _normalise(self, rows: Tensor) -> Tensor:
-        if self._scale.device != rows.device:
-            self._scale, self._shift = self._scale.to(rows.device), self._shift.to(rows.device)
+        self._scale, self._shift = self._scale.to(rows.device), self._shift.to(rows.device)
         # By lines, not by pixels: loops over three channels are too short to vectorise.
         lines = rows.float().reshape(*rows.shape[:2], -1)
         # (N, H, W, 3) seen as (N, 3, H, W) is channels-last already: no copy.

@@ -20,10 +20,8 @@ from tllib_ext.io import atomic_text, escape_formula
 from tllib_ext.typing import PathLike
 from tllib_ext.vision.datasets import NOISES
 
-__all__ = [
-    "Noise", "NoiseSamples", "is_per_sample", "none", "pair", "read_transition", "sample_probabilities", "symmetric",
-    "transition_matrix", "write_transition",
-]  # fmt: skip
+__all__ = ["Noise", "NoiseSamples", "is_per_sample", "transition_matrix", "read_transition",
+           "write_transition", "none", "pair", "symmetric"]  # fmt: skip
 
 #: first cell of a transition matrix with names: rows are true classes, columns the labels they were given.
 NAMES_CORNER = "true class / label"
@@ -32,14 +30,8 @@ _FILES = (".npy", ".csv")
 
 @dataclass(frozen=True)
 class NoiseSamples:
-    """The samples whose labels a noise changes.
-
-    Args:
-        labels (array): true labels, :math:`(N, )`
-        features (array, optional): :math:`(N, D)`; None where the inputs are images
-        paths (sequence of str): of the images
-        generator (numpy.random.Generator): seeded by the seed of the noise
-    """
+    """The samples whose labels a noise changes: N true labels, (N, D) features or None for images, paths, and a generator
+    that is seeded by the seed of the noise."""
 
     labels: np.ndarray
     features: Optional[np.ndarray]
@@ -67,49 +59,37 @@ def symmetric(rate: float, num_classes: int) -> np.ndarray:
     return np.where(np.eye(num_classes) > 0, 1.0 - rate, rate / (num_classes - 1))
 
 
-def transition_matrix(noise: str, rate: float, num_classes: int) -> np.ndarray:
+def transition_matrix(noise: str, rate: float, num_classes: int, samples: Optional[NoiseSamples] = None) -> np.ndarray:
     r"""The :math:`(K, K)` matrix of a registered noise or of a file, checked.
 
     Args:
         noise (str): a name in :data:`~tllib_ext.vision.datasets.NOISES`, or a ``.npy`` or ``.csv`` file
         rate (float): expected share of wrong labels; a file has its own
         num_classes (int): K
+        samples (NoiseSamples, optional): for a noise that depends on the instance, whose matrix is :math:`(N, K)`
 
     Examples::
 
         >>> transition_matrix("pair", 0.2, 3).tolist()
         [[0.8, 0.2, 0.0], [0.0, 0.8, 0.2], [0.2, 0.0, 0.8]]
     """
+    if not 0 <= rate < 1:
+        raise UserError(f"rate {rate}: expected a number in [0, 1)")
     if str(noise).endswith(_FILES):
-        _check_rate(rate)
         return read_transition(noise, num_classes)
-    return _checked(noise, rate, num_classes, num_classes)
+    if samples is None and is_per_sample(noise):
+        raise UserError(f"the noise {noise!r} depends on the instance and has no transition matrix: use NoisyLabels")
+    more, rows = ((), num_classes) if samples is None else ((samples,), len(samples.labels))
+    matrix, expected = np.asarray(NOISES.get(noise)(rate, num_classes, *more), dtype=np.float64), (rows, num_classes)
+    if matrix.shape != expected:
+        raise UserError(f"the noise {noise!r} gave a matrix of shape {matrix.shape}: expected {expected}")
+    _check_rows(matrix, f"the noise {noise!r}")
+    return matrix
 
 
 def is_per_sample(noise: str) -> bool:
     """Whether a noise depends on the instance; a matrix file does not."""
     return not str(noise).endswith(_FILES) and bool(getattr(NOISES.get(noise), "per_sample", False))
-
-
-def sample_probabilities(noise: str, rate: float, num_classes: int, samples: NoiseSamples) -> np.ndarray:
-    r"""The :math:`(N, K)` label probabilities of a noise that depends on the instance, checked."""
-    return _checked(noise, rate, num_classes, len(samples.labels), samples)
-
-
-def _checked(noise: str, rate: float, num_classes: int, rows: int, *samples: NoiseSamples) -> np.ndarray:
-    _check_rate(rate)
-    if not samples and is_per_sample(noise):
-        raise UserError(f"the noise {noise!r} depends on the instance and has no transition matrix: use NoisyLabels")
-    matrix = np.asarray(NOISES.get(noise)(rate, num_classes, *samples), dtype=np.float64)
-    if matrix.shape != (rows, num_classes):
-        raise UserError(f"the noise {noise!r} gave a matrix of shape {matrix.shape}: expected {(rows, num_classes)}")
-    _check_rows(matrix, f"the noise {noise!r}")
-    return matrix
-
-
-def _check_rate(rate: float) -> None:
-    if not 0 <= rate < 1:
-        raise UserError(f"rate {rate}: expected a number in [0, 1)")
 
 
 def _check_rows(matrix: np.ndarray, title: str) -> np.ndarray:
@@ -146,13 +126,7 @@ def read_transition(path: PathLike, num_classes: int) -> np.ndarray:
 
 
 def write_transition(path: PathLike, matrix: np.ndarray, names: Sequence[str]) -> None:
-    """Write a matrix for spreadsheets and for :func:`read_transition`.
-
-    Args:
-        path (path): ``.csv``
-        matrix (array): (K, K), rows sum to one
-        names (sequence of str): of the K classes
-    """
+    """Write a (K, K) matrix with the names of its K classes, for spreadsheets and for :func:`read_transition`."""
     with atomic_text(str(path)) as stream:
         writer = csv.writer(stream)
         writer.writerow([NAMES_CORNER, *map(escape_formula, names)])

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, List, Optional, Tuple, Union
 import numpy as np
 
 from tllib_ext.errors import UserError
-from tllib_ext.vision.datasets.noises import NoiseSamples, is_per_sample, sample_probabilities, transition_matrix
+from tllib_ext.vision.datasets.noises import NoiseSamples, is_per_sample, transition_matrix
 from tllib_ext.vision.datasets.types import View
 
 if TYPE_CHECKING:
@@ -18,8 +18,7 @@ def draw_labels(clean: np.ndarray, transition: np.ndarray, seed: int = 0, mode: 
     """Noisy labels for ``clean`` ones.
 
     Args:
-        clean (array): true labels in list order
-        transition (array): row-stochastic Q
+        clean (array), transition (array): true labels in list order, and the row-stochastic Q
         seed (int): of this draw alone
         mode (str): ``"iid"``: the authors' draw bit for bit, one multinomial per image in list order from a legacy
             ``RandomState(seed)``; ``"exact"``: in every class exactly ``round(rate * n_k)`` labels are wrong
@@ -36,10 +35,8 @@ def draw_labels(clean: np.ndarray, transition: np.ndarray, seed: int = 0, mode: 
         if np.array_equal(transition, np.eye(len(transition))):
             return noisy
         # A run of equal labels in one call consumes the stream exactly as one call per image does.
-        starts = np.flatnonzero(np.r_[True, clean[1:] != clean[:-1]]) if len(clean) else np.array([], dtype=int)
-        for start, stop in zip(starts, np.r_[starts[1:], len(clean)]):
-            draws = rng.multinomial(1, transition[clean[start]], size=stop - start)
-            noisy[start:stop] = draws.argmax(axis=1)
+        for run in np.split(np.arange(len(clean)), np.flatnonzero(np.diff(clean)) + 1) if len(clean) else ():
+            noisy[run] = rng.multinomial(1, transition[clean[run[0]]], size=len(run)).argmax(axis=1)
         return noisy
     if mode != "exact":
         raise UserError(f"noise mode {mode!r}: expected iid or exact")
@@ -76,34 +73,30 @@ class NoisyLabels:
         if view.role != "source" or view.targets is None:
             raise UserError("label noise belongs on the source: target labels are for evaluation only")
         self.view, self.noise, self.mode = view, noise, mode
-        self.targets: np.ndarray
         clean, k = view.targets, view.split.num_source
         if is_per_sample(noise):
             if mode != "iid":
                 raise UserError(f"noise mode {mode!r}: the noise {noise!r} depends on the instance and is drawn iid only")
             samples = NoiseSamples(clean, view.features, view.paths, np.random.default_rng(seed))
-            probabilities = sample_probabilities(noise, rate, k, samples)
+            probabilities = transition_matrix(noise, rate, k, samples)
             self.transition = np.stack([probabilities[clean == label].mean(axis=0) for label in range(k)])
             cumulative = probabilities.cumsum(axis=1)
-            self.targets = (cumulative <= samples.generator.random(len(clean))[:, None] * cumulative[:, -1:]).sum(axis=1)
+            self.targets: np.ndarray = (cumulative <= samples.generator.random(len(clean))[:, None] * cumulative[:, -1:]).sum(
+                axis=1
+            )
         else:
             self.transition = transition_matrix(noise, rate, k)
             self.targets = draw_labels(clean, self.transition, seed, mode)
-        self.clean_targets: np.ndarray = clean
-        self.is_flipped: np.ndarray = self.targets != self.clean_targets
-        #: the expected share of wrong labels in this list
-        self.rate = float(1.0 - self.transition.diagonal()[self.clean_targets].mean())
-
-    @property
-    def realised_rate(self) -> float:
-        """The share of labels that are wrong."""
-        return float(self.is_flipped.mean())
+        self.clean_targets, self.is_flipped = clean, self.targets != clean
+        #: the expected share of wrong labels in this list, and the share that is wrong
+        self.rate = float(1.0 - self.transition.diagonal()[clean].mean())
+        self.realised_rate = float(self.is_flipped.mean())
 
     @property
     def realised_transition(self) -> np.ndarray:
         """Share of each given label (columns) among the images of each true class (rows)."""
-        k = self.view.split.num_source
-        counts = np.bincount(self.clean_targets * k + self.targets, minlength=k * k).reshape(k, k)
+        counts = np.zeros_like(self.transition)
+        np.add.at(counts, (self.clean_targets, self.targets), 1)
         return counts / counts.sum(axis=1, keepdims=True)
 
     @property
@@ -117,11 +110,8 @@ class NoisyLabels:
     def __getitem__(self, index: int) -> Tuple[Union["Image", np.ndarray], Optional[int]]:
         return self.view[index][0], int(self.targets[index])
 
-    def path(self, index: int) -> str:
-        """The file of sample ``index``."""
-        return self.view.path(index)
-
     # The rest is the view's.
+    path = property(lambda self: self.view.path)
     split = property(lambda self: self.view.split)
     role = property(lambda self: self.view.role)
     paths = property(lambda self: self.view.paths)

@@ -1,6 +1,6 @@
 """What image lists, views and pixel stores have in common. Any class with these members will do; none needs to inherit."""
 
-from typing import TYPE_CHECKING, Callable, Iterator, List, Optional, Protocol, Sequence, Tuple, Union
+from typing import TYPE_CHECKING, Callable, Iterator, Optional, Protocol, Sequence, Tuple, Union
 
 if TYPE_CHECKING:
     import numpy as np
@@ -17,12 +17,15 @@ Sample = Tuple[str, Optional[int]]
 Loader = Callable[[str], "Image"]
 
 
-class ImageListLike(Protocol):
-    """A data set by tllib's convention, which torchvision's ``ImageFolder`` follows too.
+class _Loadable(Protocol):
+    @property
+    def loader(self) -> Loader:
+        """Reads one image."""
 
-    A list of frozen features has an array ``features`` as well, and no images for its loader to read.
-    """
+    def __len__(self) -> int: ...
 
+
+class _Labelled(Protocol):
     @property
     def samples(self) -> Sequence[Sample]:
         """Path and label of every image."""
@@ -31,31 +34,26 @@ class ImageListLike(Protocol):
     def classes(self) -> Sequence[str]:
         """Name of every label."""
 
-    @property
-    def loader(self) -> Loader:
-        """Reads one image."""
 
-    def __len__(self) -> int: ...
+class ImageListLike(_Loadable, _Labelled, Protocol):
+    """A data set by tllib's convention, which torchvision's ``ImageFolder`` follows too.
+
+    A list of frozen features has an array ``features`` as well, and no images for its loader to read.
+    """
 
 
-class ImageView(Protocol):
+class ImageView(_Loadable, Protocol):
     """The part of a view that a pixel store needs."""
 
     @property
     def paths(self) -> Sequence[str]:
         """Every image file, in list order."""
 
-    @property
-    def loader(self) -> Loader:
-        """Reads one of them."""
-
     def path(self, index: int) -> str:
         """The file of sample ``index``."""
 
-    def __len__(self) -> int: ...
 
-
-class View(ImageView, Protocol):
+class View(ImageView, _Labelled, Protocol):
     """A domain with the labels of a split: ``UniversalView``, ``NoisyLabels``, or a wrapper around one of them."""
 
     @property
@@ -69,14 +67,6 @@ class View(ImageView, Protocol):
     @property
     def targets(self) -> "Optional[np.ndarray]":
         """Label of every sample; None for an unlabelled target."""
-
-    @property
-    def samples(self) -> Sequence[Sample]:
-        """Path and label of every sample."""
-
-    @property
-    def classes(self) -> Sequence[str]:
-        """Name of every label."""
 
     @property
     def features(self) -> "Optional[np.ndarray]":
@@ -93,7 +83,7 @@ class PixelStore(Protocol):
     def rows(self, index: "Union[Sequence[int], np.ndarray]") -> "Tensor":
         """Some images, :math:`(N, R, R, 3)` uint8."""
 
-    def stream(self, batches: "Union[Sequence[np.ndarray], List[np.ndarray]]", again: bool = False) -> "Iterator[Tensor]":
+    def stream(self, batches: "Sequence[np.ndarray]", again: bool = False) -> "Iterator[Tensor]":
         """:meth:`rows` of every batch in order; ``again`` announces that the same batches will be read again."""
 
     def close(self) -> None:

@@ -6,7 +6,7 @@ import numpy as np
 
 from tllib_ext.errors import UserError
 from tllib_ext.split import LabelSplit
-from tllib_ext.vision.datasets.types import ImageListLike, Loader
+from tllib_ext.vision.datasets.types import ImageListLike
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -40,7 +40,9 @@ class UniversalView:
     def __init__(self, dataset: ImageListLike, split: LabelSplit, role: str, transform: Optional[Callable] = None):
         if role not in ("source", "target"):
             raise UserError(f"role {role!r}: expected source or target")
-        self.dataset, self.split, self.role, self.transform = dataset, split, role, transform
+        self.dataset, self.split, self.role, self.transform, self.loader = dataset, split, role, transform, dataset.loader
+        #: names of the labels
+        self.classes = split.source_classes if role == "source" else split.label_names
         labels = [sample[1] for sample in dataset.samples]
         #: labels of the split by position; None for an unlabelled target
         self.targets: Optional[np.ndarray] = None
@@ -50,18 +52,14 @@ class UniversalView:
             self.indices = np.arange(len(labels))
             return
         index_of = split.source_index if role == "source" else split.target_index
-        new = [index_of(name) for name in dataset.classes]
-        taken = np.array([label is not None for label in new], dtype=bool)
-        lut = np.array([0 if label is None else label for label in new], dtype=np.int64)
-        old = np.fromiter(labels, dtype=np.int64, count=len(labels))
-        self.indices = np.flatnonzero(taken[old])
-        self.targets = lut[old[self.indices]]
-        if role == "source":
-            names = split.source_classes
-            empty = [names[k] for k in np.flatnonzero(np.bincount(self.targets, minlength=len(names)) == 0)]
-            if empty:
-                some = ", ".join(empty[:8]) + (" …" if len(empty) > 8 else "")
-                raise UserError(f"no source image of: {some}; check source and split")
+        new = [-1 if index_of(name) is None else index_of(name) for name in dataset.classes]
+        relabelled = np.array(new, dtype=np.int64)[np.array(labels, dtype=np.int64)]
+        self.indices = np.flatnonzero(relabelled >= 0)
+        self.targets = relabelled[self.indices]
+        empty = [name for label, name in enumerate(split.source_classes) if not (self.targets == label).any()]
+        if empty and role == "source":
+            some = ", ".join(empty[:8]) + (" …" if len(empty) > 8 else "")
+            raise UserError(f"no source image of: {some}; check source and split")
         if not len(self.indices):
             raise UserError("no target image is of a class of the split; check target and split")
 
@@ -72,29 +70,13 @@ class UniversalView:
     @property
     def paths(self) -> List[str]:
         """The file of every sample."""
-        samples = self.dataset.samples
-        return [samples[i][0] for i in self.indices.tolist()]
+        return [self.dataset.samples[i][0] for i in self.indices.tolist()]
 
     @property
     def samples(self) -> List[Tuple[str, Optional[int]]]:
         """Path and new label, as tllib's lists have them."""
         labels = [None] * len(self) if self.targets is None else self.targets.tolist()
         return list(zip(self.paths, labels))
-
-    @property
-    def classes(self) -> Tuple[str, ...]:
-        """Names of the labels."""
-        return self.split.source_classes if self.role == "source" else self.split.label_names
-
-    @property
-    def num_classes(self) -> int:
-        """Number of labels."""
-        return len(self.classes)
-
-    @property
-    def loader(self) -> Loader:
-        """The loader of the data set."""
-        return self.dataset.loader
 
     @property
     def features(self) -> Optional[np.ndarray]:
@@ -108,6 +90,5 @@ class UniversalView:
     def __getitem__(self, index: int) -> "Tuple[Union[Image, np.ndarray], Optional[int]]":
         rows = getattr(self.dataset, "features", None)
         item: Any = self.loader(self.path(index)) if rows is None else rows[self.indices[index]]
-        if self.transform is not None:
-            item = self.transform(item)
+        item = item if self.transform is None else self.transform(item)
         return item, None if self.targets is None else int(self.targets[index])

@@ -11,15 +11,10 @@ __all__ = ["BACKBONES", "TORCHVISION"]
 
 #: torchvision's networks, each with a line of help.
 TORCHVISION = {
-    "mobilenet_v2": "MobileNetV2",
-    "resnet18": "ResNet-18",
-    "resnet34": "ResNet-34",
-    "resnet50": "ResNet-50, the paper's backbone",
-    "resnet101": "ResNet-101",
-    "resnet152": "ResNet-152",
-    "resnext50_32x4d": "ResNeXt-50",
-    "wide_resnet50_2": "Wide ResNet-50",
-}
+    "mobilenet_v2": "MobileNetV2", "resnet18": "ResNet-18", "resnet34": "ResNet-34",
+    "resnet50": "ResNet-50, the paper's backbone", "resnet101": "ResNet-101", "resnet152": "ResNet-152",
+    "resnext50_32x4d": "ResNeXt-50", "wide_resnet50_2": "Wide ResNet-50",
+}  # fmt: skip
 
 #: functions ``(pretrained, download) -> module`` with ``out_features``, where ``pretrained`` loads the default weights and
 #: ``download`` allows fetching them. Entry-point group ``tllib_ext.backbones``.

@@ -1,7 +1,6 @@
 """Backbones from torchvision, tllib, timm or this package, built by name, with tllib's ``out_features``."""
 
 import os
-from functools import partial
 from pathlib import Path
 from typing import Any, Callable, Dict, Optional, Protocol
 
@@ -50,45 +49,40 @@ def build_backbone(name: str, weights: Optional[str] = "default", download: bool
             (``.pth`` read with ``weights_only``, or ``.safetensors``), with or without its classifier
         download (bool): fetch default weights that are not on this machine yet
     """
-    weights = None if weights in (None, "none") else str(weights)
     net = BACKBONES.get(name)(weights == "default", download)
     if not isinstance(net, nn.Module) or not hasattr(net, "out_features"):
         raise UserError(f"the backbone {name!r} is {type(net).__name__}: expected a torch module with out_features")
-    if weights not in (None, "default"):
-        load_weights(net, weights)
+    if weights not in (None, "none", "default"):
+        load_weights(net, str(weights))
     return net
 
 
 Builder = Callable[[bool, bool], Backbone]
+_REMEDY = "(download=True, --download), or give weights, a file or 'none'"
 
 
 def from_torchvision(name: str) -> Builder:
     """The builder of ``torchvision:NAME``."""
-    return partial(_torchvision, name)
 
+    def build(pretrained: bool, download: bool) -> Backbone:
+        models = compat.torchvision().models
+        net = models.get_model(name, weights=None)
+        if pretrained:
+            # The first ImageNet weights, which the paper started from; newer recipes have other features.
+            url = models.get_model_weights(name).IMAGENET1K_V1.url
+            file = Path(torch.hub.get_dir()) / "checkpoints" / url.rsplit("/", 1)[-1]
+            if not file.exists() and not download:
+                found = f"the ImageNet weights of {name} are not on this machine ({file})"
+                raise UserError(f"{found}: allow the download from {url} {_REMEDY}")
+            state = torch.hub.load_state_dict_from_url(url, weights_only=True) if download else read_state(file)
+            net.load_state_dict(state)
+        attribute = next(a for a in _CLASSIFIERS if hasattr(net, a))
+        classifier = getattr(net, attribute)
+        linear: Any = classifier[-1] if isinstance(classifier, nn.Sequential) else classifier
+        setattr(net, attribute, nn.Identity())
+        return Backbone(net, linear.in_features)
 
-def _torchvision(name: str, pretrained: bool, download: bool) -> Backbone:
-    models = compat.torchvision().models
-    net = models.get_model(name, weights=None)
-    if pretrained:
-        # The first ImageNet weights, which the paper started from; newer recipes have other features.
-        enum = models.get_model_weights(name).IMAGENET1K_V1
-        net.load_state_dict(_hub_state(enum.url, name, download))
-    attribute = next(a for a in _CLASSIFIERS if hasattr(net, a))
-    classifier = getattr(net, attribute)
-    linear: Any = classifier[-1] if isinstance(classifier, nn.Sequential) else classifier
-    setattr(net, attribute, nn.Identity())
-    return Backbone(net, linear.in_features)
-
-
-def _hub_state(url: str, name: str, download: bool) -> Dict[str, Tensor]:
-    file = Path(torch.hub.get_dir()) / "checkpoints" / url.rsplit("/", 1)[-1]
-    if not file.exists() and not download:
-        raise UserError(
-            f"the ImageNet weights of {name} are not on this machine ({file}): allow the download from {url} "
-            "(download=True, --download), or give weights, a file or 'none'"
-        )
-    return torch.hub.load_state_dict_from_url(url, progress=True, weights_only=True) if download else read_state(file)
+    return build
 
 
 def from_tllib(name: str) -> Builder:
@@ -99,7 +93,7 @@ def from_tllib(name: str) -> Builder:
         raise UserError(f"unknown backbone 'tllib:{name}': {closest(name, names)}")
 
     def build(pretrained: bool, download: bool) -> Backbone:
-        _check_download(f"tllib:{name}", pretrained, download)
+        _check_download("tllib:" + name, pretrained, download)
         net = getattr(models, name)(pretrained=pretrained)
         return Backbone(net, net.out_features)
 
@@ -122,10 +116,7 @@ def from_timm(name: str) -> Builder:
 
 def _check_download(name: str, pretrained: bool, download: bool) -> None:
     if pretrained and not download:
-        raise UserError(
-            f"default weights of {name} come from the network: allow it (download=True, --download), "
-            "or give weights, a file or 'none'"
-        )
+        raise UserError(f"default weights of {name} come from the network: allow it {_REMEDY}")
 
 
 def read_state(file: PathLike) -> Dict[str, Tensor]:
@@ -149,16 +140,19 @@ def read_state(file: PathLike) -> Dict[str, Tensor]:
 def load_weights(net: nn.Module, file: PathLike) -> None:
     """Load a state-dict file into a backbone; a classifier in the file is left out, anything else must fit."""
     state = {key.removeprefix("module."): value for key, value in read_state(file).items()}
-    own = net.state_dict()
     prefix = "net." if isinstance(net, Backbone) and not any(key.startswith("net.") for key in state) else ""
-    state = {prefix + key: value for key, value in state.items()}
-    body = {key: value for key, value in state.items() if key.removeprefix("net.").split(".")[0] not in _CLASSIFIERS}
-    needed = (key for key in own if key.removeprefix("net.").split(".")[0] not in _CLASSIFIERS)
-    missing = [key for key in needed if key not in body and not key.endswith("num_batches_tracked")]
-    extra = [key for key in body if key not in own]
-    other = [key for key in body if key in own and body[key].shape != own[key].shape]
-    for kind, keys in (("lacks", missing), ("has unknown", extra), ("has another shape for", other)):
+    body, own = _without_classifier({prefix + key: value for key, value in state.items()}), net.state_dict()
+    problems = {
+        "lacks": [k for k in _without_classifier(own) if k not in body and not k.endswith("num_batches_tracked")],
+        "has unknown": [key for key in body if key not in own],
+        "has another shape for": [key for key in body if key in own and body[key].shape != own[key].shape],
+    }
+    for kind, keys in problems.items():
         if keys:
             more = f" and {len(keys) - 1} more" if len(keys) > 1 else ""
             raise UserError(f"the weights {file} do not fit the backbone: the file {kind} {keys[0]}{more}")
     net.load_state_dict(body, strict=False)
+
+
+def _without_classifier(state: Dict[str, Tensor]) -> Dict[str, Tensor]:
+    return {key: value for key, value in state.items() if key.removeprefix("net.").split(".")[0] not in _CLASSIFIERS}

@@ -5,15 +5,12 @@ were trained on other classes than Office-31 has.
 """
 
 from pathlib import Path
-from typing import Optional, Union
 
 import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from tllib_ext.errors import UserError
-
-__all__ = ["WEIGHTS", "SmallCNN", "build", "small_cnn"]
+__all__ = ["WEIGHTS", "SmallCNN", "build"]
 
 #: the weights in the package.
 WEIGHTS = Path(__file__).parent / "weights" / "small_cnn.safetensors"
@@ -34,15 +31,9 @@ class SmallCNN(nn.Module):
     Args:
         out_features (int, optional): length of the feature. Default: 128
 
-    Inputs:
-        - x (tensor): normalised pictures
-
-    Outputs:
-        - features, not negative
-
     Shape:
-        - x: :math:`(N, 3, S, S)`, made for :math:`S = 32`, any :math:`S \ge 8` works
-        - outputs: :math:`(N, F)`, :math:`F` = ``out_features``
+        - Inputs: :math:`(N, 3, S, S)`, normalised; made for :math:`S = 32`, any :math:`S \ge 8` works
+        - Outputs: :math:`(N, F)`, not negative, :math:`F` = ``out_features``
 
     Examples::
 
@@ -56,45 +47,17 @@ class SmallCNN(nn.Module):
         self.out_features = out_features
         self.stages = nn.Sequential(_stage(3, 24, kernel=5, stride=2), _stage(24, 48), _stage(48, 64))
         self.grid = nn.AdaptiveAvgPool2d(4)
-        self.feature = nn.Sequential(
-            nn.Flatten(), nn.Linear(64 * 16, out_features, bias=False), nn.BatchNorm1d(out_features), nn.ReLU()
-        )
+        linear = nn.Linear(64 * 16, out_features, bias=False)
+        self.feature = nn.Sequential(nn.Flatten(), linear, nn.BatchNorm1d(out_features), nn.ReLU())
 
     def forward(self, x: Tensor) -> Tensor:
         x = x.contiguous(memory_format=torch.channels_last)  # a third faster on a CPU
         return self.feature(self.grid(self.stages(x)))
 
 
-def build(pretrained: bool, download: bool = False) -> SmallCNN:
-    """The builder of ``small_cnn`` in :data:`~tllib_ext.vision.models.BACKBONES`."""
-    return small_cnn("default" if pretrained else None)
-
-
-def small_cnn(weights: Optional[Union[str, Path]] = "default") -> SmallCNN:
-    r"""A :class:`SmallCNN`, pretrained or not.
-
-    Args:
-        weights (str or Path, optional): ``"default"`` for the weights in the package, the path of another
-            safetensors file, or None (also ``"none"``) for random ones. Default: ``"default"``
-
-    Examples::
-
-        >>> sum(p.numel() for p in small_cnn(weights=None).parameters())
-        171416
-    """
+def build(pretrained: bool = True, download: bool = False) -> SmallCNN:
+    """The builder of ``small_cnn`` in :data:`~tllib_ext.vision.models.BACKBONES`: nothing needs a download."""
     net = SmallCNN()
-    if weights is None or str(weights) == "none":
-        return net
-    path = WEIGHTS if str(weights) == "default" else Path(weights)
-    try:
-        state = load_file(path)
-        net.load_state_dict(state)
-    except FileNotFoundError:
-        raise UserError(f"no weights at {path}: give a .safetensors file, 'default' or 'none'") from None
-    except Exception as error:  # safetensors raises its own type for a damaged file, torch a RuntimeError for a misfit
-        reason = str(error).strip().splitlines()
-        raise UserError(
-            f"weights {path} do not fit small_cnn ({reason[-1].strip() if reason else error!r}): "
-            "expected a .safetensors file made by examples/pretrain_small_cnn.py"
-        ) from error
+    if pretrained:
+        net.load_state_dict(load_file(WEIGHTS))
     return net

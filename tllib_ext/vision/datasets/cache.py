@@ -4,17 +4,16 @@ Files are written atomically under a lock: a process that finds another one buil
 process that is killed leaves no file behind. A complete cache may be on a read-only disk.
 """
 
-import errno
 import hashlib
 import os
-import socket
 from pathlib import Path
 from typing import Callable, Optional, Tuple
 
 import numpy as np
+import PIL
 
 from tllib_ext.errors import UserError
-from tllib_ext.io import file_lock
+from tllib_ext.io import atomic_path, file_lock
 from tllib_ext.vision.datasets.frozen import files_digest, in_threads
 from tllib_ext.vision.datasets.types import ImageView
 from tllib_ext.vision.transforms import decode
@@ -38,8 +37,6 @@ def read_pixels(view: ImageView, index: int, resize: int) -> np.ndarray:
 
 def pixel_key(view: ImageView, resize: int, folder: Path, threads: int = 1) -> str:
     """Digest of the files' contents and order, the loader, Pillow's version and the size; ``folder`` caches it."""
-    import PIL
-
     loader = view.loader
     name = f"{getattr(loader, '__module__', '')}.{getattr(loader, '__qualname__', type(loader).__name__)}"
     text = f"pixels {VERSION} {PIL.__version__} {name} {resize} {files_digest(view.paths, folder, threads)}"
@@ -47,11 +44,7 @@ def pixel_key(view: ImageView, resize: int, folder: Path, threads: int = 1) -> s
 
 
 def decode_all(view: ImageView, resize: int, put: Callable[[int, np.ndarray], None], threads: int, title: str) -> None:
-    """Call ``put(index, pixels)`` for every image of ``view``, in several threads.
-
-    Threads, not processes: Pillow decodes and resizes without the interpreter's lock. The first image that cannot be
-    read stops all of them.
-    """
+    """Call ``put(index, pixels)`` for every image, in threads, as Pillow decodes without the interpreter's lock."""
 
     def work(chunk: range) -> None:
         for index in chunk:
@@ -65,25 +58,21 @@ def cached_pixels(view: ImageView, resize: int, folder: Path, threads: int = 1, 
     r"""All images of ``view`` as one memory-mapped array, decoded now if they are not in the cache.
 
     Args:
-        view (ImageView): the images
-        resize (int): side R of the square
+        view (ImageView), resize (int): the images and the side R of their squares
         folder (Path): of the cache
-        threads (int): that decode
-        title (str): of the progress bar
+        threads (int), title (str): how many decode, and the title of the progress bar
 
     Shape:
         - Outputs: :math:`(N, R, R, 3)` uint8; writing to it does not change the file
     """
-    file = folder / f"{pixel_key(view, resize, folder, threads)}.npy"
-    shape = (len(view), resize, resize, 3)
+    file, shape = folder / f"{pixel_key(view, resize, folder, threads)}.npy", (len(view), resize, resize, 3)
     found = _open(file, shape)
-    if found is not None:
-        return found
-    with file_lock(folder / f".{file.stem}.lock"):
-        found = _open(file, shape)  # another process may have built it meanwhile
-        if found is None:
-            _build(file, view, shape, threads, title)
-            found = _open(file, shape)
+    if found is None:
+        with file_lock(folder / f".{file.stem}.lock"):
+            found = _open(file, shape)  # another process may have built it meanwhile
+            if found is None:
+                _build(file, view, shape, threads, title)
+                found = _open(file, shape)
     if found is None:
         raise OSError(f"cannot read {file}, which was just written")
     return found
@@ -98,28 +87,17 @@ def _open(file: Path, shape: Tuple[int, ...]) -> Optional[np.ndarray]:
 
 
 def _build(file: Path, view: ImageView, shape: Tuple[int, ...], threads: int, title: str) -> None:
-    host = socket.gethostname()
-    for stale in file.parent.glob(f".{file.name}.{host}.*.part"):  # we hold the lock: the process that wrote them is gone
+    for stale in file.parent.glob(f".{file.name}.*.part"):  # we hold the lock: the process that wrote them is gone
         stale.unlink(missing_ok=True)
-    draft = file.with_name(f".{file.name}.{host}.{os.getpid()}.part")
-    try:
-        with open(draft, "wb") as stream:
-            np.lib.format.write_array_header_1_0(stream, {"descr": "|u1", "fortran_order": False, "shape": shape})
-            stream.flush()
-            begin, size = stream.tell(), int(np.prod(shape[1:]))
-            # Space is reserved first and written without a mapping: a full disk is an error here, but a crash in a mapped file.
-            if hasattr(os, "posix_fallocate"):  # not on macOS
-                os.posix_fallocate(stream.fileno(), begin, shape[0] * size)
+    with atomic_path(file) as draft, open(draft, "wb") as stream:
+        np.lib.format.write_array_header_1_0(stream, {"descr": "|u1", "fortran_order": False, "shape": shape})
+        stream.flush()
+        begin, size = stream.tell(), int(np.prod(shape[1:]))
+        # Space is reserved first and written without a mapping: a full disk is an error here, but a crash in a mapped file.
+        if hasattr(os, "posix_fallocate"):  # not on macOS
+            os.posix_fallocate(stream.fileno(), begin, shape[0] * size)
 
-            def put(index: int, pixels: np.ndarray) -> None:
-                os.pwrite(stream.fileno(), np.ascontiguousarray(pixels).data, begin + index * size)
+        def put(index: int, pixels: np.ndarray) -> None:
+            os.pwrite(stream.fileno(), np.ascontiguousarray(pixels).data, begin + index * size)
 
-            decode_all(view, shape[1], put, threads, title)
-            os.fsync(stream.fileno())
-        os.replace(draft, file)
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            raise OSError(error.errno, error.strerror, str(file)) from None
-        raise
-    finally:
-        draft.unlink(missing_ok=True)
+        decode_all(view, shape[1], put, threads, title)

@@ -19,8 +19,6 @@ __all__ = ["state_digest", "files_digest", "in_threads", "read_cached", "write_c
 T = TypeVar("T")
 #: files that a thread takes at a time.
 CHUNK = 32
-#: errors of writing to a folder that may be read.
-READ_ONLY = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
 def state_digest(module: nn.Module) -> str:
@@ -35,13 +33,8 @@ def state_digest(module: nn.Module) -> str:
 def files_digest(paths: Sequence[str], folder: Path, threads: int = 1) -> str:
     """Digest of what is in a list of files, in its order, wherever they are and whatever they are called.
 
-    Each file is read once. The digest is stored in ``folder`` under the names, sizes, modification and change times of the
-    files: while these stay the same, no file is opened again. A read-only folder is used as it is.
-
-    Args:
-        paths (sequence of str): the files
-        folder (Path): of the cache
-        threads (int): that read
+    The digest is stored in ``folder`` under the names, sizes, modification and change times of the files: while these stay
+    the same, no file is opened again. A read-only folder is used as it is.
     """
     facts = hashlib.sha256()
     for path in paths:
@@ -60,7 +53,7 @@ def files_digest(paths: Sequence[str], folder: Path, threads: int = 1) -> str:
             found = _stored_digest(file) or _contents_digest(paths, threads)
             write_text(file, found)
     except OSError as error:
-        if error.errno not in READ_ONLY:
+        if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
             raise
     return found or _contents_digest(paths, threads)
 
@@ -81,13 +74,10 @@ def _contents_digest(paths: Sequence[str], threads: int) -> str:
 
 
 def _content(path: str) -> bytes:
-    digest = hashlib.sha256()
     try:
         if os.path.isfile(path):  # opening a pipe would block
             with open(path, "rb") as stream:
-                for part in iter(lambda: stream.read(1 << 20), b""):
-                    digest.update(part)
-            return digest.digest()
+                return hashlib.file_digest(stream, "sha256").digest()
     except OSError:
         pass
     return bytes(32)  # decoding it will raise the error

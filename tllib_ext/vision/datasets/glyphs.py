@@ -19,9 +19,9 @@ from tllib_ext.errors import UserError
 from tllib_ext.io import cache_dir, file_lock
 from tllib_ext.split import LabelSplit
 from tllib_ext.typing import Record
-from tllib_ext.vision.datasets.builder import Data, DataRequest, DatasetBuilder
+from tllib_ext.vision.datasets.benchmarks import Benchmark
+from tllib_ext.vision.datasets.builder import Data, DataRequest
 from tllib_ext.vision.datasets.glyph_render import render
-from tllib_ext.vision.datasets.imagelist import ImageList
 
 __all__ = ["CLASSES", "DOMAINS", "SPLIT", "RESIZE", "CROP", "FLIP", "PER_CLASS", "write_glyphs", "GlyphsData", "glyphs"]
 
@@ -52,18 +52,9 @@ def write_glyphs(root: Union[str, Path], seed: int = 0, progress: bool = True) -
     folder is left as it is; one of another version or seed is replaced; a folder with other contents is an error.
 
     Args:
-        root (str or Path): the folder to make
+        root (str or Path): the folder to make; ``root/image_list/print.txt`` has lines ``print/images/letter_A/0001.png 0``
         seed (int, optional): another seed gives other pictures. Default: 0
         progress (bool, optional): show a progress bar. Default: True
-
-    Outputs:
-        - root: as a :class:`~pathlib.Path`; ``root/image_list/print.txt`` has lines
-          ``print/images/letter_A/0001.png 0``
-
-    Examples::
-
-        >>> write_glyphs("data/glyphs")  # doctest: +SKIP
-        PosixPath('data/glyphs')
     """
     root = Path(root)
     if seed < 0:
@@ -78,8 +69,7 @@ def write_glyphs(root: Union[str, Path], seed: int = 0, progress: bool = True) -
         (draft / MARKER).write_text(json.dumps(contents, indent=1) + "\n")
         draft.chmod(0o755)  # mkdtemp makes folders that are private
         if _marker(root) != contents:  # unless another process was faster
-            if root.exists():
-                shutil.rmtree(root)
+            shutil.rmtree(root, ignore_errors=True)
             os.replace(draft, root)
     finally:
         shutil.rmtree(draft, ignore_errors=True)
@@ -116,10 +106,8 @@ def _draw(root: Path, seed: int, progress: bool) -> None:
             (root / "image_list" / f"{domain}.txt").write_text("".join(lines))
 
 
-class GlyphsData(DatasetBuilder):
+class GlyphsData(Benchmark):
     """The builder ``Glyphs``: draws the data set where it is not there yet."""
-
-    letters = DOMAINS
 
     def __call__(self, request: DataRequest) -> Data:
         return super().__call__(replace(request, source=request.source or "P", target=request.target or "S"))
@@ -130,21 +118,13 @@ class GlyphsData(DatasetBuilder):
     def recognises(self, root: str) -> bool:
         return (Path(root) / MARKER).exists()
 
-    def domains(self, root: str) -> List[str]:
-        return list(DOMAINS.values())
-
     def open(self, root: str, source: str, target: str, request: DataRequest) -> Data:
         place = Path(root)
-        if not (place / MARKER).exists():  # of several processes one draws
+        if not self.recognises(root):  # of several processes one draws
             with file_lock(place.with_name(f".{place.name}.lock")):
                 write_glyphs(place)
         write_glyphs(place)
-        first, second = (
-            ImageList(root, CLASSES, place / "image_list" / f"{domain}.txt", allow_outside=request.allow_outside)
-            for domain in (source, target)
-        )
-        split = LabelSplit.parse(SPLIT, CLASSES)
-        return Data(request.name, source, target, first, second, split, resize=RESIZE, crop=CROP, flip=FLIP)
+        return replace(super().open(root, source, target, request), resize=RESIZE, crop=CROP, flip=FLIP)
 
 
-glyphs = GlyphsData()
+glyphs = GlyphsData("Glyphs", DOMAINS, "<domain>/images/<class>/*.png", CLASSES, split=LabelSplit.parse(SPLIT, CLASSES))

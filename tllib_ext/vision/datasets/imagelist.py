@@ -2,8 +2,9 @@
 
 import os
 import zipfile
+from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -57,17 +58,19 @@ def _read_list(list_file: Path, root: str, num_classes: int, allow_outside: bool
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
-        path, _, label = line.strip().rpartition(" ")
+        path, label = (text.strip() for text in line.strip().rpartition(" ")[::2])
+        problem = ""
         if not path or not label.isascii() or not label.isdigit() or len(label) > 9:
-            raise UserError(f"{list_file}:{number}: expected 'path label', e.g. 'amazon/images/mug/1.jpg 3', found {line[:80]!r}")
-        if int(label) >= num_classes:
-            raise UserError(f"{list_file}:{number}: label {label}, but there are {num_classes} classes (0…{num_classes - 1})")
-        path = path.strip()
-        if "\0" in path:
-            raise UserError(f"{list_file}:{number}: a path with a NUL byte, {path[:80]!r}")
-        if not allow_outside and (os.path.isabs(path) or ".." in path.replace("\\", "/").split("/")):
+            problem = f"expected 'path label', e.g. 'amazon/images/mug/1.jpg 3', found {line[:80]!r}"
+        elif int(label) >= num_classes:
+            problem = f"label {label}, but there are {num_classes} classes (0…{num_classes - 1})"
+        elif "\0" in path:
+            problem = f"a path with a NUL byte, {path[:80]!r}"
+        elif not allow_outside and (os.path.isabs(path) or ".." in path.replace("\\", "/").split("/")):
             remedy = "if you trust the list, allow it (allow_outside=True, --allow-outside)"
-            raise UserError(f"{list_file}:{number}: {path!r} leads outside of {root}; {remedy}")
+            problem = f"{path!r} leads outside of {root}; {remedy}"
+        if problem:
+            raise UserError(f"{list_file}:{number}: {problem}")
         samples.append((os.path.join(root, path), int(label)))
     if not samples:
         raise UserError(f"the image list {list_file} is empty: expected lines 'path label'")
@@ -87,29 +90,29 @@ class ImageFolder:
     """
 
     def __init__(self, root: PathLike, classes: Optional[Sequence[str]] = None, loader: Loader = load_image):
-        self.root, self.loader = str(root), loader
+        self.root, self.loader, suffixes = str(root), loader, ", ".join(IMAGE_SUFFIXES)
         #: suffix -> number of files that were ignored because of it
-        self.ignored: Dict[str, int] = {}
-        folders = sorted(entry.name for entry in _scan(self.root) if entry.is_dir() and not entry.name.startswith("."))
-        images: Dict[str, List[str]] = {}
-        other: Dict[str, Dict[str, int]] = {}
-        for name in folders if classes is None else [name for name in folders if name in set(classes)]:
-            images[name], other[name] = _files_below(os.path.join(self.root, name))
-        loose: List[str] = []
-        if any(images.values()):
-            for name in images:
-                if not images[name]:
-                    raise UserError(_no_image(os.path.join(self.root, name), other[name]))
-                _add_counts(self.ignored, other[name])
+        self.ignored: Counter[str] = Counter()
+        _, folders, _ = next(os.walk(self.root, onerror=_cannot_read))
+        names = [name for name in sorted(folders) if (name in classes if classes is not None else not name.startswith("."))]
+        found = {name: _files_below(os.path.join(self.root, name)) for name in names}
+        self.samples: List[Sample] = []
+        if any(images for images, _ in found.values()):
+            self.classes = list(found if classes is None else classes)
+            for name, (images, other) in found.items():
+                if not images:
+                    there = f"its files are {_by_suffix(other)}" if other else "it is empty"
+                    remedy = f"remove the folder, or put images ({suffixes}) there"
+                    raise UserError(f"no images in {os.path.join(self.root, name)}: {there}; {remedy}")
+                self.ignored += other
+                self.samples += [(path, self.classes.index(name)) for path in images]
         else:
+            self.classes = list(classes or [])
             loose, self.ignored = _files_below(self.root)
             if not loose:
-                found, suffixes = _by_suffix(self.ignored) or "no files", ", ".join(IMAGE_SUFFIXES)
-                raise UserError(f"no images in {self.root} ({found}): expected {self.root}/<class>/<image> ({suffixes})")
-        self.classes = list(classes) if classes is not None else [] if loose else sorted(images)
-        labels = {name: label for label, name in enumerate(self.classes)}
-        self.samples: List[Sample] = [(path, None) for path in loose]
-        self.samples += [(path, labels[name]) for name in images for path in images[name]]
+                there = _by_suffix(self.ignored) or "no files"
+                raise UserError(f"no images in {self.root} ({there}): expected {self.root}/<class>/<image> ({suffixes})")
+            self.samples += [(path, None) for path in loose]
 
     @property
     def labelled(self) -> bool:
@@ -126,54 +129,26 @@ class ImageFolder:
     __getitem__ = ImageList.__getitem__
 
 
-def _scan(folder: str) -> List["os.DirEntry[str]"]:
-    try:
-        with os.scandir(folder) as entries:
-            return list(entries)
-    except OSError as error:
-        raise UserError(f"cannot read the folder {folder}: {error.strerror or error}") from None
+def _cannot_read(error: OSError) -> None:
+    raise UserError(f"cannot read the folder {error.filename}: {error.strerror or error}") from None
 
 
-def _files_below(folder: str) -> Tuple[List[str], Dict[str, int]]:
+def _files_below(folder: str) -> Tuple[List[str], "Counter[str]"]:
     """The images below a folder in sorted order, and how many other files there are by suffix; hidden files are neither."""
-
-    def fail(error: OSError) -> None:
-        raise UserError(f"cannot read the folder {error.filename or folder}: {error.strerror or error}") from None
-
-    images: List[str] = []
-    other: Dict[str, int] = {}
-    for place, _, names in os.walk(folder, onerror=fail):
-        for name in names:
-            if name.startswith("."):
-                continue
-            if name.lower().endswith(IMAGE_SUFFIXES):
-                images.append(os.path.join(place, name))
-            else:
-                _add_counts(other, {os.path.splitext(name)[1].lower() or "no suffix": 1})
-    return sorted(images), other
+    walk = os.walk(folder, onerror=_cannot_read)
+    files = [os.path.join(place, name) for place, _, names in walk for name in names if not name.startswith(".")]
+    images = sorted(file for file in files if file.lower().endswith(IMAGE_SUFFIXES))
+    return images, Counter(Path(file).suffix.lower() or "no suffix" for file in set(files) - set(images))
 
 
-def _add_counts(counts: Dict[str, int], more: Mapping[str, int]) -> None:
-    for key, value in more.items():
-        counts[key] = counts.get(key, 0) + value
-
-
-def _by_suffix(counts: Mapping[str, int]) -> str:
+def _by_suffix(counts: "Counter[str]") -> str:
     return ", ".join(f"{count} {suffix}" for suffix, count in sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:8])
 
 
-def _no_image(folder: str, other: Mapping[str, int]) -> str:
-    found = f"its files are {_by_suffix(other)}" if other else "it is empty"
-    return f"no images in {folder}: {found}; remove the folder, or put images ({', '.join(IMAGE_SUFFIXES)}) there"
-
-
 class FeatureList:
-    """Frozen features of a domain from a ``.npz`` with ``features, labels, classes[, paths]``.
+    """Frozen features of a domain from a ``.npz`` file with ``features, labels, classes[, paths]``.
 
     ``samples`` hold the paths (or ``row:N``), ``features`` the matrix in the same order.
-
-    Args:
-        file (str): the ``.npz``
     """
 
     def __init__(self, file: PathLike):
@@ -193,10 +168,10 @@ class FeatureList:
             raise UserError(f"{file}: features beyond 1e18, whose squares overflow float32: scale them")
         self.classes = [str(name) for name in arrays["classes"].ravel()]
         if labels is not None:
-            good = labels.shape == (len(features),) and labels.dtype.kind in "iu"
-            if not good or (len(labels) and (labels.min() < 0 or labels.max() >= len(self.classes))):
+            whole = labels.shape == (len(features),) and labels.dtype.kind in "iu"
+            if not whole or labels.min() < 0 or labels.max() >= len(self.classes):
                 raise UserError(f"{file}: labels must be {len(features)} whole numbers in 0…{len(self.classes) - 1}")
-        names = arrays["paths"] if "paths" in arrays else np.array([f"row:{row}" for row in range(len(features))])
+        names = arrays.get("paths", np.array([f"row:{row}" for row in range(len(features))]))
         if names.shape != (len(features),):
             raise UserError(f"{file}: {names.size} paths for {len(features)} features")
         given = [None] * len(features) if labels is None else labels.tolist()

@@ -20,13 +20,7 @@ Indices = Union[Sequence[int], np.ndarray]
 
 
 class LazyPixels(Dataset):
-    """Decode on every access; :meth:`stream` decodes ahead in worker processes.
-
-    Args:
-        view (ImageView): the images
-        resize (int): side of the square
-        workers (int): processes of :meth:`stream`
-    """
+    """Decode ``view`` to squares of side ``resize`` on every access; :meth:`stream` decodes ahead in worker processes."""
 
     def __init__(self, view: ImageView, resize: int, workers: int = 0):
         self.view, self.resize, self.workers = view, resize, workers
@@ -46,21 +40,15 @@ class LazyPixels(Dataset):
             return error
 
     def stream(self, batches: Sequence[np.ndarray], again: bool = False) -> Iterator[Tensor]:
-        """:meth:`rows` of every batch, in order.
-
-        Args:
-            batches (sequence of arrays): indices of each batch
-            again (bool): keep the workers, because the same ``batches`` object will be streamed again
-        """
+        """:meth:`rows` of every batch, in order; ``again`` keeps the workers for the next stream of the same ``batches``."""
         if self.workers == 0:
             yield from map(self.rows, batches)
             return
         loader = self._persistent
         if loader is None or loader.batch_sampler is not batches:
-            sampler = cast("Iterable[List[int]]", batches)
             loader = DataLoader(
-                self, batch_sampler=sampler, num_workers=self.workers, collate_fn=_identity, prefetch_factor=4,
-                pin_memory=torch.cuda.is_available(), persistent_workers=again, worker_init_fn=_ignore_signals,
+                self, batch_sampler=cast("Iterable[List[int]]", batches), num_workers=self.workers, collate_fn=_identity,
+                prefetch_factor=4, pin_memory=torch.cuda.is_available(), persistent_workers=again, worker_init_fn=_ignore_signals,
             )  # fmt: skip
             self._persistent = loader if again else self._persistent
         for rows in loader:
@@ -109,11 +97,7 @@ class RamPixels(_StoredPixels):
 
 
 class DiskPixels(_StoredPixels):
-    """Decode all images once, in threads, into a memory-mapped file that later runs and other processes share.
-
-    Args:
-        folder (Path): of the cache, see :func:`~tllib_ext.vision.datasets.cache.cached_pixels`
-    """
+    """Decode all images once, in threads, into a memory-mapped file in ``folder`` that runs and processes share."""
 
     def __init__(self, view: ImageView, resize: int, folder: Path, workers: int = 0, title: str = "decode"):
         super().__init__(view, resize, workers)

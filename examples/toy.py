@@ -24,8 +24,7 @@ from tllib_ext.methods.context import Context
 from tllib_ext.methods.divergence import Divergence, DivergenceHparams
 from tllib_ext.split import LabelSplit
 from tllib_ext.training.players import SGDPlayers
-from tllib_ext.vision.datasets.noises import transition_matrix
-from tllib_ext.vision.datasets.noisy import draw_labels
+from tllib_ext.vision.datasets.noisy import draw_labels, transition_matrix
 
 # From the supplement: blobs of 300, 20 % symmetric noise, three layers in G and in each head. It does not give the rest.
 SPLIT = LabelSplit(["red", "blue"], ["orange"], ["private"])

@@ -11,8 +11,7 @@ from tllib_ext.methods.divergence import Divergence
 from tllib_ext.modules.heads import FeatureBottleneck
 from tllib_ext.split import LabelSplit
 from tllib_ext.training.players import SGDPlayers
-from tllib_ext.vision.datasets.noises import transition_matrix
-from tllib_ext.vision.datasets.noisy import draw_labels
+from tllib_ext.vision.datasets.noisy import draw_labels, transition_matrix
 
 K, EACH, DIM = 5, 40, 16
 SPLIT = LabelSplit(("a", "b", "c"), ("d", "e"), ("f",))

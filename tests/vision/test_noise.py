@@ -12,8 +12,7 @@ from tllib_ext.errors import UserError
 from tllib_ext.split import PRESETS, LabelSplit
 from tllib_ext.vision.datasets import NOISES
 from tllib_ext.vision.datasets.imagelist import ImageList
-from tllib_ext.vision.datasets.noises import transition_matrix
-from tllib_ext.vision.datasets.noisy import NoisyLabels, draw_labels
+from tllib_ext.vision.datasets.noisy import NoisyLabels, draw_labels, transition_matrix
 from tllib_ext.vision.datasets.universal import UniversalView
 
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "data"

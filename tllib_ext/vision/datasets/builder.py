@@ -2,7 +2,7 @@
 
 import os
 from dataclasses import dataclass, field
-from typing import Dict, List, Optional, Sequence, Tuple
+from typing import Dict, List, Optional, Sequence
 
 from tllib_ext.errors import UserError, closest
 from tllib_ext.split import PRESETS, LabelSplit
@@ -28,12 +28,10 @@ class Data:
     """Two domains, the label split between them, and the sizes of their images.
 
     Args:
-        name (str): of the data set
-        source_name (str), target_name (str): of the domains
+        name (str), source_name (str), target_name (str): of the data set and its domains
         source, target: image lists with ``samples``, ``classes`` and ``loader``
         split (LabelSplit): the data set's own label sets
-        resize (int): images are resized to squares of this side
-        crop (int): and cropped to this side
+        resize (int), crop (int): images are resized to squares of the first side and cropped to the second
         flip (bool): whether a mirrored image is of the same class
         notes (list[str]): messages for the log, e.g. how many files were ignored
     """
@@ -73,8 +71,7 @@ class DatasetBuilder:
         root = self.folder(request.root, request.name, request.download)
         domains = self.domains(root)
         if request.source is None or request.target is None:
-            here = ", ".join(domains) or "none"
-            raise UserError(f"source and target are needed: which domain is which? domains here: {here}")
+            raise UserError(f"source and target are needed: which domain is which? domains here: {', '.join(domains)}")
         source, target = (find_domain(text, domains, self.letters) for text in (request.source, request.target))
         if source == target:
             raise UserError(f"source and target are the same domain, {source!r}: choose two of {', '.join(domains)}")
@@ -110,10 +107,10 @@ def find_domain(text: str, domains: Sequence[str], letters: Optional[Dict[str, s
         ['amazon', 'amazon', 'dslr']
     """
     wanted = text.lower()
-    exact = [d for d in domains if d.lower() == wanted]
+    same = [name for name in domains if name.lower() == wanted]
     by_letter = [name for letter, name in (letters or {}).items() if letter.lower() == wanted]
-    starting = [d for d in domains if d.lower().startswith(wanted)]
-    for found in ([d for d in domains if d == text], exact, by_letter, starting):
+    starting = [name for name in domains if name.lower().startswith(wanted)]
+    for found in ([name for name in domains if name == text], same, by_letter, starting):
         if len(found) == 1:
             return found[0]
     if wanted and len(starting) > 1:
@@ -129,15 +126,12 @@ def split_by_classes(source: ImageListLike, target: ImageListLike) -> LabelSplit
             return preset
     if not there:  # an unlabelled target: which classes are shared is unknown
         return LabelSplit(tuple(here))
-    shared = tuple(name for name in here if name in set(there))
+    shared = tuple(name for name in here if name in there)
     if not shared:
         raise UserError(f"source and target share no class name: {', '.join(here[:5])} … and {', '.join(there[:5])} …")
-    return LabelSplit(shared, _without(here, shared), _without(there, shared))
+    private = (tuple(name for name in names if name not in shared) for names in (here, there))
+    return LabelSplit(shared, *private)
 
 
 def _present(dataset: ImageListLike) -> List[str]:
     return [dataset.classes[k] for k in sorted({label for _, label in dataset.samples if label is not None})]
-
-
-def _without(names: Sequence[str], others: Sequence[str]) -> Tuple[str, ...]:
-    return tuple(name for name in names if name not in set(others))

@@ -1,7 +1,7 @@
 """From a folder, a data set's name and two domains to two image lists and a label split."""
 
 import logging
-from typing import List, Optional
+from typing import Optional
 
 from tllib_ext.errors import UserError
 from tllib_ext.split import LabelSplit
@@ -14,14 +14,9 @@ log = logging.getLogger("tllib_ext.data")
 
 
 def open_data(
-    root: Optional[str] = None,
-    name: str = "auto",
-    source: Optional[str] = None,
-    target: Optional[str] = None,
-    split: Optional[str] = None,
-    download: bool = False,
-    allow_outside: bool = False,
-) -> Data:
+    root: Optional[str] = None, name: str = "auto", source: Optional[str] = None, target: Optional[str] = None,
+    split: Optional[str] = None, download: bool = False, allow_outside: bool = False,
+) -> Data:  # fmt: skip
     """Find the data, its two domains and the label split.
 
     Args:
@@ -35,7 +30,7 @@ def open_data(
     name = recognise(root) if name == "auto" else name
     data = DATASETS.get(name)(DataRequest(name, root, source, target, download, allow_outside))
     if split is not None:
-        data.split = LabelSplit.parse(split, _all_classes(data))
+        data.split = LabelSplit.parse(split, list(dict.fromkeys([*data.source.classes, *data.target.classes])))
     for note in data.notes:
         log.warning(note)
     return data
@@ -54,8 +49,3 @@ def recognise(root: Optional[str]) -> str:
         if isinstance(builder, DatasetBuilder) and builder.recognises(root):
             return name
     return "folder"
-
-
-def _all_classes(data: Data) -> List[str]:
-    names = list(data.source.classes)
-    return names + [name for name in data.target.classes if name not in set(names)]

@@ -1,6 +1,7 @@
 """Data of your own: ``<domain>/<class>/<image>``, or frozen features in ``<domain>.npz``."""
 
 import os
+from pathlib import Path
 from typing import List
 
 from tllib_ext.errors import UserError
@@ -31,10 +32,10 @@ class FeatureData(DatasetBuilder):
     layout = "<domain>.npz with features, labels, classes[, paths]"
 
     def recognises(self, root: str) -> bool:
-        return bool(_npz_stems(root))
+        return any(Path(root).glob("*.npz"))
 
     def domains(self, root: str) -> List[str]:
-        return _two_or_more(_npz_stems(root), root, self.layout)
+        return _two_or_more(sorted(file.stem for file in Path(root).glob("*.npz")), root, self.layout)
 
     def open(self, root: str, source: str, target: str, request: DataRequest) -> Data:
         first, second = (FeatureList(os.path.join(root, f"{domain}.npz")) for domain in (source, target))
@@ -42,10 +43,6 @@ class FeatureData(DatasetBuilder):
         if widths[0] != widths[1]:
             raise UserError(f"features of {source} are {widths[0]} wide, those of {target} {widths[1]}: expected one backbone")
         return Data(request.name, source, target, first, second, split=split_by_classes(first, second))
-
-
-def _npz_stems(root: str) -> List[str]:
-    return sorted(entry.name[:-4] for entry in os.scandir(root) if entry.name.endswith(".npz"))
 
 
 def _two_or_more(names: List[str], root: str, layout: str) -> List[str]:

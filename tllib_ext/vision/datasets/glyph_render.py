@@ -19,22 +19,16 @@ from tllib_ext.errors import UserError
 __all__ = ["SIZE", "STYLES", "font_folder", "glyph_mask", "skeleton", "render"]
 
 T = TypeVar("T")
-#: side of a picture in pixels.
-SIZE = 36
-#: pictures are composed at twice their size and then halved, which antialiases them.
-FINE = 2 * SIZE
+#: side of a picture in pixels; it is composed at twice this size and then halved, which antialiases it.
+SIZE, FINE = 36, 72
 #: side of the masks that glyphs are cut from.
 MASK = 96
 
-#: faces whose letters and digits are at their Unicode positions; the other characters are not.
-LATIN_FACES = ("cmr10", "cmb10", "cmss10", "cmtt10")
-#: faces with Greek, Cyrillic and symbols too.
-WIDE_FACES = (
-    "DejaVuSans", "DejaVuSans-Bold", "DejaVuSans-Oblique", "DejaVuSansMono", "DejaVuSansMono-Bold",
-    "DejaVuSerif", "DejaVuSerif-Bold", "DejaVuSerif-Italic", "STIXGeneral", "STIXGeneralBol",
-)  # fmt: skip
-#: a face with all letters but few symbols.
+#: faces with Greek, Cyrillic and symbols; one with all letters but few symbols; faces with Latin letters and digits only.
+WIDE_FACES = ("DejaVuSans", "DejaVuSans-Bold", "DejaVuSans-Oblique", "DejaVuSansMono", "DejaVuSansMono-Bold",
+              "DejaVuSerif", "DejaVuSerif-Bold", "DejaVuSerif-Italic", "STIXGeneral", "STIXGeneralBol")  # fmt: skip
 ALPHA_FACES = ("STIXGeneralItalic",)
+LATIN_FACES = ("cmr10", "cmb10", "cmss10", "cmtt10")
 #: the faces whose middle line looks like a pen's path: no serifs.
 PEN_FACES = ("DejaVuSans", "DejaVuSans-Oblique", "DejaVuSansMono", "DejaVuSansMono-Oblique")
 
@@ -68,11 +62,8 @@ def glyph_mask(char: str, face: str) -> Image.Image:
 def skeleton(char: str, face: str) -> Tuple[np.ndarray, np.ndarray]:
     r"""The middle line of a glyph, by the thinning algorithm of Zhang and Suen (1984).
 
-    Outputs:
-        - points: :math:`(P, 2)`, x and y in 0..1
-        - edges: :math:`(E, 2)`, pairs of points to join
+    Returns points :math:`(P, 2)`, x and y in 0..1, and edges :math:`(E, 2)`, pairs of points to join.
     """
-    side = MASK // 2
     ink = np.pad(np.asarray(glyph_mask(char, face).reduce(2)) > 110, 1)
     changed = True
     while changed:
@@ -83,10 +74,8 @@ def skeleton(char: str, face: str) -> Tuple[np.ndarray, np.ndarray]:
                  ((1, 0), (1, -1), (0, -1), (-1, -1), (-1, 0), (-1, 1), (0, 1), (1, 1))]  # fmt: skip
             count = np.sum(n, axis=0)
             rises = np.sum([~a & b for a, b in zip(n, n[1:] + n[:1])], axis=0)
-            north, east, south, west = n[0], n[2], n[4], n[6]
-            inner = north & east & south | east & south & west
-            if not first:
-                inner = north & east & west | north & south & west
+            north, east, south, west = n[::2]
+            inner = east & south & (north | west) if first else north & west & (east | south)
             border = ink & (count >= 2) & (count <= 6) & (rises == 1) & ~inner
             if border.any():
                 ink, changed = ink & ~border, True
@@ -97,7 +86,7 @@ def skeleton(char: str, face: str) -> Tuple[np.ndarray, np.ndarray]:
     for down, right in ((0, 1), (1, 0), (1, 1), (1, -1)):
         other = number[rows + down, columns + right]
         pairs += [(a, b) for a, b in enumerate(other.tolist()) if b >= 0]
-    points = np.stack([columns, rows], 1) / side
+    points = np.stack([columns, rows], 1) / (MASK // 2)
     edges = np.array(pairs, int).reshape(-1, 2)
     for _ in range(4):  # smooth the corners of the pixel path
         total, degree = points.copy(), np.ones(len(points))
@@ -129,14 +118,9 @@ def _field(rng: RandomState, cells: int) -> Image.Image:
 
 
 def _place(
-    mask: Image.Image,
-    rng: RandomState,
-    scale: Tuple[float, float],
-    shift: float,
-    angle: float,
-    shear: float,
+    mask: Image.Image, rng: RandomState, scale: Tuple[float, float], shift: float, angle: float, shear: float,
     perspective: float = 0.0,
-) -> Image.Image:
+) -> Image.Image:  # fmt: skip
     """Warp a mask onto the fine canvas: size, place, turn, slant, and a plane seen from the side."""
     turn, size = np.deg2rad(_uniform(rng, -angle, angle)), _uniform(rng, *scale)
     slant = np.array([[1.0, _uniform(rng, -shear, shear)], [0.0, 1.0]])
@@ -145,14 +129,12 @@ def _place(
     offset = np.array([_uniform(rng, -shift, shift), _uniform(rng, -shift, shift)]) * FINE
     g, h = (_uniform(rng, -perspective, perspective) / FINE for _ in range(2))
     # Output pixel -> mask pixel: (matrix (x - centre - offset) + middle (1 + g x + h y)) / (1 + g x + h y)
-    centre = matrix @ (FINE / 2 + offset)
+    centre, middle = matrix @ (FINE / 2 + offset), MASK / 2
     a, b, c, d = matrix.ravel()
-    middle = MASK / 2
-    # Perspective is measured from the centre so that it does not move the glyph.
-    one = 1 - (g + h) * FINE / 2
+    one = 1 - (g + h) * FINE / 2  # perspective is measured from the centre so that it does not move the glyph
     terms = (a + middle * g, b + middle * h, middle * one - centre[0],
              c + middle * g, d + middle * h, middle * one - centre[1], g, h)  # fmt: skip
-    data = tuple(value / one for value in terms)
+    data = [value / one for value in terms]
     return mask.transform((FINE, FINE), Image.Transform.PERSPECTIVE, data, Image.Resampling.BILINEAR)
 
 
@@ -171,9 +153,8 @@ def print_style(char: str, rng: RandomState) -> Image.Image:
     """Dark ink on light paper, many type faces, almost straight."""
     mask = glyph_mask(char, _choose(rng, _faces(char)))
     mask = _place(mask, rng, scale=(0.8, 1.05), shift=0.04, angle=3, shear=0.03)
-    paper, ink = _grey(rng, 225, 255, 4), _grey(rng, 0, 60, 6)
-    image = Image.composite(Image.new("RGB", mask.size, ink), Image.new("RGB", mask.size, paper), mask)
-    return image.reduce(2)
+    paper, ink = (Image.new("RGB", mask.size, _grey(rng, *levels)) for levels in ((225, 255, 4), (0, 60, 6)))
+    return Image.composite(ink, paper, mask).reduce(2)
 
 
 def hand_style(char: str, rng: RandomState) -> Image.Image:
@@ -181,8 +162,7 @@ def hand_style(char: str, rng: RandomState) -> Image.Image:
     points, edges = skeleton(char, _choose(rng, PEN_FACES))
     xy = (points - 0.5) * [_uniform(rng, 0.75, 1.1), _uniform(rng, 0.85, 1.1)]
     for cycles, amount in ((1.0, 0.09), (2.2, 0.035)):  # large bends, then small ones
-        wave = rng.standard_normal((2, 2)) * cycles * np.pi
-        phase = rng.random_sample(2) * 2 * np.pi
+        wave, phase = rng.standard_normal((2, 2)) * cycles * np.pi, rng.random_sample(2) * 2 * np.pi
         xy = xy + amount * np.sin(xy @ wave + phase)
     turn, slant = np.deg2rad(_uniform(rng, -12, 12)), _uniform(rng, -0.3, 0.15)
     xy = xy @ np.array([[np.cos(turn), np.sin(turn)], [-np.sin(turn), np.cos(turn)]]) @ np.array([[1, 0], [slant, 1]])
@@ -252,12 +232,7 @@ STYLES: Dict[str, Callable[[str, RandomState], Image.Image]] = {"print": print_s
 
 
 def render(char: str, domain: str, seed: Tuple[int, ...]) -> Image.Image:
-    r"""Picture number ``seed`` of ``char`` in ``domain``.
-
-    Args:
-        char (str): one character
-        domain (str): a key of :data:`STYLES`
-        seed (tuple[int]): non-negative numbers; the same ones give the same pixels
+    """Picture number ``seed`` (non-negative numbers) of ``char`` in ``domain``, a key of :data:`STYLES`.
 
     Examples::
 

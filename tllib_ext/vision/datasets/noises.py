@@ -18,14 +18,13 @@ import numpy as np
 from tllib_ext.errors import UserError
 from tllib_ext.io import atomic_text, escape_formula
 from tllib_ext.typing import PathLike
-from tllib_ext.vision.datasets import NOISES
 
-__all__ = ["Noise", "NoiseSamples", "is_per_sample", "transition_matrix", "read_transition",
-           "write_transition", "none", "pair", "symmetric"]  # fmt: skip
+__all__ = ["Noise", "NoiseSamples", "none", "pair", "symmetric", "check_rows", "read_transition", "write_transition"]
 
 #: first cell of a transition matrix with names: rows are true classes, columns the labels they were given.
 NAMES_CORNER = "true class / label"
-_FILES = (".npy", ".csv")
+#: suffixes of files with a transition matrix
+MATRIX_FILES = (".npy", ".csv")
 
 
 @dataclass(frozen=True)
@@ -59,40 +58,7 @@ def symmetric(rate: float, num_classes: int) -> np.ndarray:
     return np.where(np.eye(num_classes) > 0, 1.0 - rate, rate / (num_classes - 1))
 
 
-def transition_matrix(noise: str, rate: float, num_classes: int, samples: Optional[NoiseSamples] = None) -> np.ndarray:
-    r"""The :math:`(K, K)` matrix of a registered noise or of a file, checked.
-
-    Args:
-        noise (str): a name in :data:`~tllib_ext.vision.datasets.NOISES`, or a ``.npy`` or ``.csv`` file
-        rate (float): expected share of wrong labels; a file has its own
-        num_classes (int): K
-        samples (NoiseSamples, optional): for a noise that depends on the instance, whose matrix is :math:`(N, K)`
-
-    Examples::
-
-        >>> transition_matrix("pair", 0.2, 3).tolist()
-        [[0.8, 0.2, 0.0], [0.0, 0.8, 0.2], [0.2, 0.0, 0.8]]
-    """
-    if not 0 <= rate < 1:
-        raise UserError(f"rate {rate}: expected a number in [0, 1)")
-    if str(noise).endswith(_FILES):
-        return read_transition(noise, num_classes)
-    if samples is None and is_per_sample(noise):
-        raise UserError(f"the noise {noise!r} depends on the instance and has no transition matrix: use NoisyLabels")
-    more, rows = ((), num_classes) if samples is None else ((samples,), len(samples.labels))
-    matrix, expected = np.asarray(NOISES.get(noise)(rate, num_classes, *more), dtype=np.float64), (rows, num_classes)
-    if matrix.shape != expected:
-        raise UserError(f"the noise {noise!r} gave a matrix of shape {matrix.shape}: expected {expected}")
-    _check_rows(matrix, f"the noise {noise!r}")
-    return matrix
-
-
-def is_per_sample(noise: str) -> bool:
-    """Whether a noise depends on the instance; a matrix file does not."""
-    return not str(noise).endswith(_FILES) and bool(getattr(NOISES.get(noise), "per_sample", False))
-
-
-def _check_rows(matrix: np.ndarray, title: str) -> np.ndarray:
+def check_rows(matrix: np.ndarray, title: str) -> np.ndarray:
     """The sums of the rows, which are one up to rounding."""
     if not np.isfinite(matrix).all() or (matrix < 0).any():
         raise UserError(f"{title} has negative or non-finite entries: expected probabilities")
@@ -122,7 +88,7 @@ def read_transition(path: PathLike, num_classes: int) -> np.ndarray:
         raise UserError(f"{text} is not a matrix of numbers: {error}") from None
     if matrix.shape != (num_classes, num_classes):
         raise UserError(f"{text} has shape {matrix.shape}, expected {(num_classes, num_classes)}: one row per source class")
-    return matrix / _check_rows(matrix, text)[:, None]
+    return matrix / check_rows(matrix, text)[:, None]
 
 
 def write_transition(path: PathLike, matrix: np.ndarray, names: Sequence[str]) -> None:

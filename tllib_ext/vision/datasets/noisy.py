@@ -1,17 +1,51 @@
-"""Simulated label noise: how labels are drawn from a transition matrix, and the view that has them."""
+"""Simulated label noise: the transition matrix, how labels are drawn from it, and the view that has them."""
 
 from typing import TYPE_CHECKING, List, Optional, Tuple, Union
 
 import numpy as np
 
 from tllib_ext.errors import UserError
-from tllib_ext.vision.datasets.noises import NoiseSamples, is_per_sample, transition_matrix
+from tllib_ext.vision.datasets import NOISES
+from tllib_ext.vision.datasets.noises import MATRIX_FILES, NoiseSamples, check_rows, read_transition
 from tllib_ext.vision.datasets.types import View
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-__all__ = ["draw_labels", "NoisyLabels"]
+__all__ = ["transition_matrix", "is_per_sample", "draw_labels", "NoisyLabels"]
+
+
+def transition_matrix(noise: str, rate: float, num_classes: int, samples: Optional[NoiseSamples] = None) -> np.ndarray:
+    r"""The :math:`(K, K)` matrix of a registered noise or of a file, checked.
+
+    Args:
+        noise (str): a name in :data:`~tllib_ext.vision.datasets.NOISES`, or a ``.npy`` or ``.csv`` file
+        rate (float): expected share of wrong labels; a file has its own
+        num_classes (int): K
+        samples (NoiseSamples, optional): for a noise that depends on the instance, whose matrix is :math:`(N, K)`
+
+    Examples::
+
+        >>> transition_matrix("pair", 0.2, 3).tolist()
+        [[0.8, 0.2, 0.0], [0.0, 0.8, 0.2], [0.2, 0.0, 0.8]]
+    """
+    if not 0 <= rate < 1:
+        raise UserError(f"rate {rate}: expected a number in [0, 1)")
+    if str(noise).endswith(MATRIX_FILES):
+        return read_transition(noise, num_classes)
+    if samples is None and is_per_sample(noise):
+        raise UserError(f"the noise {noise!r} depends on the instance and has no transition matrix: use NoisyLabels")
+    more, rows = ((), num_classes) if samples is None else ((samples,), len(samples.labels))
+    matrix, expected = np.asarray(NOISES.get(noise)(rate, num_classes, *more), dtype=np.float64), (rows, num_classes)
+    if matrix.shape != expected:
+        raise UserError(f"the noise {noise!r} gave a matrix of shape {matrix.shape}: expected {expected}")
+    check_rows(matrix, f"the noise {noise!r}")
+    return matrix
+
+
+def is_per_sample(noise: str) -> bool:
+    """Whether a noise depends on the instance; a matrix file does not."""
+    return not str(noise).endswith(MATRIX_FILES) and bool(getattr(NOISES.get(noise), "per_sample", False))
 
 
 def draw_labels(clean: np.ndarray, transition: np.ndarray, seed: int = 0, mode: str = "iid") -> np.ndarray:

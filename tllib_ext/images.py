@@ -53,8 +53,7 @@ def load_image(path: PathLike, max_side: Optional[int] = None) -> "Image.Image":
 
     Args:
         path (str or Path): the file
-        max_side (int, optional): reduce the image to fit a square of this side; a JPEG is decoded at a fraction of its
-            size, which is much faster
+        max_side (int, optional): fit the image into a square of this side; a JPEG is then decoded at a fraction of its size
 
     The image is rotated by its EXIF tag, 16 bits are scaled to 8, the first frame is taken of several, transparency is
     dropped. An image of more pixels than Pillow's limit (89 million) is refused before it is decoded.

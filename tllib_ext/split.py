@@ -74,23 +74,15 @@ class LabelSplit:
     @property
     def scenario(self) -> str:
         """``closed``, ``partial``, ``open`` or ``universal``."""
-        return {(0, 0): "closed", (1, 0): "partial", (0, 1): "open", (1, 1): "universal"}[
-            bool(self.source_private), bool(self.target_private)
-        ]
+        return (("closed", "open"), ("partial", "universal"))[bool(self.source_private)][bool(self.target_private)]
 
     def source_index(self, name: str) -> Optional[int]:
         """The label of class ``name`` in the source, None if the source does not have it."""
-        return self._lookup()[0].get(name)
+        return self.source_classes.index(name) if name in self.source_classes else None
 
     def target_index(self, name: str) -> Optional[int]:
         """The label of class ``name`` in the target, None if the target does not have it."""
-        return self._lookup()[1].get(name)
-
-    def _lookup(self) -> Tuple[Dict[str, int], Dict[str, int]]:
-        source = {name: label for label, name in enumerate(self.source_classes)}
-        target = {name: label for label, name in enumerate(self.shared)}
-        target.update({name: self.unknown for name in self.target_private})
-        return source, target
+        return self.unknown if name in self.target_private else self.shared.index(name) if name in self.shared else None
 
     def table(self) -> str:
         """The mapping as text, one line per part, for the head of a log."""
@@ -123,10 +115,8 @@ class LabelSplit:
             if len(sizes) != 3 or min(sizes) < 0:
                 raise ValueError
         except ValueError:
-            raise UserError(
-                f"split {text!r} is neither a/b/c (shared/source private/target private, e.g. 10/10/11) nor a preset; "
-                + closest(text, PRESETS)
-            ) from None
+            form = "a/b/c (shared/source private/target private, e.g. 10/10/11)"
+            raise UserError(f"split {text!r} is neither {form} nor a preset; {closest(text, PRESETS)}") from None
         if sum(sizes) > len(classes):
             raise UserError(f"split {text} has {sum(sizes)} classes, the data has {len(classes)}")
         a, b, _ = sizes

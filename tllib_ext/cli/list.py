@@ -11,9 +11,7 @@ from tllib_ext.vision.models import BACKBONES
 
 __all__ = ["main"]
 
-REGISTRIES: Dict[str, "Registry[Any]"] = {
-    "methods": METHODS, "datasets": DATASETS, "backbones": BACKBONES, "noises": NOISES,
-}  # fmt: skip
+REGISTRIES: Dict[str, "Registry[Any]"] = dict(methods=METHODS, datasets=DATASETS, backbones=BACKBONES, noises=NOISES)
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:

@@ -19,7 +19,7 @@ import runpy
 import sys
 from functools import partial
 from pathlib import Path
-from typing import Any, List, Optional, Sequence, Tuple, cast
+from typing import Any, List, Optional, Sequence
 
 from torch import Tensor, nn
 
@@ -28,6 +28,7 @@ from tllib_ext.errors import UserError
 from tllib_ext.vision.datasets import glyphs
 from tllib_ext.vision.datasets.builder import find_domain
 from tllib_ext.vision.datasets.imagelist import ImageFolder
+from tllib_ext.vision.datasets.types import Sample
 from tllib_ext.vision.models import BACKBONES
 from tllib_ext.vision.models.backbones import build_backbone
 
@@ -35,13 +36,9 @@ __all__ = ["GlyphsList", "FolderList", "FeatureMap", "backbone", "register", "ru
 
 
 class GlyphsList:
-    r"""What makes tllib's ``ImageList`` the Glyphs data set; :func:`register` puts the two together.
+    """What makes tllib's ``ImageList`` the Glyphs data set; :func:`register` puts the two together.
 
-    Args:
-        root (str): folder of the data set.
-        task (str): domain, by name, letter or beginning: ``"print"``, ``"P"``, …
-        download (bool, optional): draw the pictures into ``root`` if they are not there. Default: True
-        kwargs: ``transform`` and ``target_transform``, as tllib's data sets take them.
+    ``task`` is a domain by name, letter or beginning; ``download`` draws the pictures into ``root`` if they are not there.
     """
 
     CLASSES = list(glyphs.CLASSES)
@@ -50,42 +47,35 @@ class GlyphsList:
         domain = find_domain(task, self.domains(), glyphs.DOMAINS)
         if download:
             glyphs.write_glyphs(root)
-        file = Path(root, "image_list", f"{domain}.txt")
-        super().__init__(root, self.CLASSES, data_list_file=str(file), **kwargs)  # type: ignore[call-arg]
+        super().__init__(root, self.CLASSES, data_list_file=str(Path(root, "image_list", f"{domain}.txt")), **kwargs)
 
     @classmethod
     def domains(cls) -> List[str]:
-        """All domains."""
+        """All domains, as tllib's data sets list them."""
         return list(glyphs.DOMAINS.values())
 
 
 class FolderList:
-    r"""What makes tllib's ``ImageList`` read ``root/domain/class/image``; :func:`register` puts the two together.
+    """What makes tllib's ``ImageList`` read ``root/domain/class/image``; :func:`register` puts the two together.
 
     The labels are those of all class folders of all domains, so that every task counts alike.
-
-    Args:
-        root (str): folder of the domains.
-        task (str): domain, by name or an unambiguous beginning of it.
-        download (bool, optional): there is nothing to download. Default: True
-        kwargs: ``transform`` and ``target_transform``, as tllib's data sets take them.
     """
 
     def __init__(self, root: str, task: str, download: Optional[bool] = True, **kwargs: Any):
         layout = f"expected {root}/<domain>/<class>/<image>"
         if not Path(root).is_dir():
             raise UserError(f"no data folder {root}: {layout}")
-        domains = {f.name: f for f in sorted(Path(root).iterdir()) if f.is_dir() and not f.name.startswith(".")}
-        domain = find_domain(task, list(domains))
-        classes = sorted({name for folder in domains.values() for name in _classes(folder)})
-        self._found = ImageFolder(domains[domain], classes)
-        if None in (label for _, label in self._found.samples):
+        domains = sorted(f.name for f in Path(root).iterdir() if f.is_dir() and not f.name.startswith("."))
+        domain = find_domain(task, domains)
+        classes = sorted({name for folder in domains for name in _classes(Path(root, folder))})
+        self._samples = ImageFolder(Path(root, domain), classes).samples
+        if self._samples[0][1] is None:
             raise UserError(f"{domain} has no class folders, and tllib's scripts need labels to evaluate: {layout}")
-        super().__init__(root, classes, data_list_file=str(domains[domain]), **kwargs)  # type: ignore[call-arg]
+        super().__init__(root, classes, data_list_file=str(Path(root, domain)), **kwargs)
 
-    def parse_data_file(self, file_name: str) -> List[Tuple[str, int]]:
+    def parse_data_file(self, file_name: str) -> List[Sample]:
         """tllib's hook for reading a list file; here it is what was found in the folders."""
-        return [(path, int(label)) for path, label in self._found.samples if label is not None]
+        return self._samples
 
 
 def _classes(folder: Path) -> List[str]:
@@ -99,11 +89,10 @@ class FeatureMap(nn.Module):
     r"""A backbone of ours as tllib's classifiers expect one: a map, which their pooling layer averages.
 
     Args:
-        net (torch.nn.Module): backbone with ``out_features``.
+        net (torch.nn.Module): backbone with ``out_features``
         num_classes (int, optional): width of a head made by :meth:`copy_head`. Default: 1000
 
     Shape:
-        - Inputs: what ``net`` takes
         - Outputs: :math:`(N, F, 1, 1)` where ``net`` gives :math:`(N, F)`
 
     Examples::
@@ -115,9 +104,7 @@ class FeatureMap(nn.Module):
 
     def __init__(self, net: nn.Module, num_classes: int = 1000):
         super().__init__()
-        self.net = net
-        self.out_features = cast(int, net.out_features)
-        self.num_classes = num_classes
+        self.net, self.out_features, self.num_classes = net, net.out_features, num_classes
 
     def forward(self, x: Tensor) -> Tensor:
         return self.net(x)[:, :, None, None]
@@ -129,8 +116,7 @@ class FeatureMap(nn.Module):
 
 def backbone(name: str, pretrained: bool = False, progress: bool = True, **kwargs: Any) -> FeatureMap:
     """A backbone of ours with the arguments of tllib's; as there, ``pretrained`` fetches weights that are not here."""
-    net = build_backbone(name, "default" if pretrained else None, download=pretrained)
-    return FeatureMap(net, **kwargs)
+    return FeatureMap(build_backbone(name, "default" if pretrained else None, download=pretrained), **kwargs)
 
 
 def register() -> None:
@@ -147,10 +133,8 @@ def run(script: str, arguments: Sequence[str]) -> None:
     """Run ``script`` as ``python script arguments…`` would, with tllib made importable and our names registered."""
     path = Path(script)
     if not path.is_file():
-        raise UserError(
-            f"no script {script}: give the path of one of tllib's examples, "
-            "e.g. Transfer-Learning-Library/examples/domain_adaptation/image_classification/dann.py"
-        )
+        example = "Transfer-Learning-Library/examples/domain_adaptation/image_classification/dann.py"
+        raise UserError(f"no script {script}: give the path of one of tllib's examples, e.g. {example}")
     folders = path.resolve().parents
     sys.path.insert(0, str(folders[0]))
     sys.path += [str(folder) for folder in folders if (folder / "tllib" / "__init__.py").is_file()]
@@ -165,20 +149,19 @@ def run(script: str, arguments: Sequence[str]) -> None:
     sys.stdout, sys.stderr = streams
 
 
-def main(argv: Optional[Sequence[str]] = None) -> int:
+def main(argv: Optional[Sequence[str]] = None) -> None:
     """The command line."""
     script, *arguments = (sys.argv[1:] if argv is None else argv) or ["--help"]
     if script in ("-h", "--help"):
         print(__doc__)
-        return 0
+        return
     stderr = sys.stderr
     try:
         run(script, arguments)
     except UserError as error:
         print(f"error: {error}", file=stderr)
-        sys.exit(error.exit_code)
-    return 0
+        sys.exit(2)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

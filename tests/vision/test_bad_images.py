@@ -12,8 +12,8 @@ from PIL import Image
 
 from tllib_ext.errors import UserError
 from tllib_ext.images import load_image
-from tllib_ext.vision.datasets.check import bad_images, without_images
 from tllib_ext.vision.datasets.imagelist import ImageFolder, ImageList
+from tllib_ext.vision.datasets.pixels import bad_images, without_images
 
 RUN = ("-s", "photo", "-t", "sketch", "-a", "small_cnn", "-b", "4", "--steps", "2", "-j", "2", "--no-report", "--log", "run")
 

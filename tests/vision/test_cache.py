@@ -20,7 +20,7 @@ from tllib_ext.split import LabelSplit
 from tllib_ext.training.domain import Domain, Steps
 from tllib_ext.vision.datasets import cache, frozen
 from tllib_ext.vision.datasets.imagelist import ImageFolder
-from tllib_ext.vision.datasets.pixels import DiskPixels, LazyPixels, RamPixels, open_pixels
+from tllib_ext.vision.datasets.pixels import LazyPixels, StoredPixels, open_pixels
 from tllib_ext.vision.datasets.universal import UniversalView
 from tllib_ext.vision.transforms import Augment
 
@@ -45,6 +45,10 @@ def view(image_root):
     return UniversalView(ImageFolder(image_root / "photo"), SPLIT, "source")
 
 
+def on_disk(view, resize, folder, workers=0):
+    return StoredPixels(view, resize, workers, folder=folder)
+
+
 def files(folder):
     """What is in a cache folder but its locks and notes."""
     return sorted(p.name for p in Path(folder).glob("*") if p.is_file() and not p.name.endswith(".lock"))
@@ -66,14 +70,14 @@ def test_the_same_pixels_as_torchvision_on_real_photographs(tmp_path):
     transforms = compat.torchvision().transforms
     resize, some = transforms.Resize((256, 256)), Listed(sorted(map(str, root.glob("*.jpg")))[:3])
     expected = [np.asarray(resize(Image.open(path).convert("RGB"))) for path in some.paths]
-    np.testing.assert_array_equal(DiskPixels(some, 256, tmp_path).rows(range(3)).numpy(), np.stack(expected))
+    np.testing.assert_array_equal(on_disk(some, 256, tmp_path).rows(range(3)).numpy(), np.stack(expected))
 
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_streams_are_alike(view, tmp_path, workers):
     batches = [np.array([3, 0, 3]), np.array([5, 1])]
     first = [rows.clone() for rows in LazyPixels(view, 16, workers).stream(batches)]
-    for pixels in (RamPixels(view, 16, workers), DiskPixels(view, 16, tmp_path, workers)):
+    for pixels in (StoredPixels(view, 16, workers), on_disk(view, 16, tmp_path, workers)):
         assert all(torch.equal(a, b) for a, b in zip(first, pixels.stream(batches)))
 
 
@@ -122,18 +126,18 @@ def test_the_file_is_used_again_and_belongs_to_its_content(view, image_root, tmp
     def key(view=view, resize=16):
         return cache.pixel_key(view, resize, tmp_path)
 
-    DiskPixels(view, 16, tmp_path)
+    on_disk(view, 16, tmp_path)
     assert len(files(tmp_path)) == 1
     first = key()
     assert key(resize=17) != first
     assert key(UniversalView(ImageFolder(image_root / "photo", loader=Image.open), SPLIT, "source")) != first
     assert key(Listed(view.paths[::-1])) != first
     monkeypatch.setattr(cache, "decode_all", lambda *args: pytest.fail("decoded again"))
-    DiskPixels(view, 16, tmp_path)
+    on_disk(view, 16, tmp_path)
     os.utime(view.path(0))  # touched
-    DiskPixels(view, 16, tmp_path)
+    on_disk(view, 16, tmp_path)
     shutil.copytree(image_root, tmp_path / "elsewhere")
-    DiskPixels(UniversalView(ImageFolder(tmp_path / "elsewhere" / "photo"), SPLIT, "source"), 16, tmp_path)
+    on_disk(UniversalView(ImageFolder(tmp_path / "elsewhere" / "photo"), SPLIT, "source"), 16, tmp_path)
 
 
 def test_an_edit_that_keeps_size_and_time_is_seen(view, tmp_path):
@@ -149,7 +153,7 @@ def test_an_edit_that_keeps_size_and_time_is_seen(view, tmp_path):
 def test_a_pipe_among_the_images_is_not_waited_for(view, tmp_path):
     os.mkfifo(tmp_path / "pipe.jpg")
     with pytest.raises(UserError, match="pipe.jpg"):
-        DiskPixels(Listed([*view.paths, str(tmp_path / "pipe.jpg")]), 16, tmp_path / "cache")
+        on_disk(Listed([*view.paths, str(tmp_path / "pipe.jpg")]), 16, tmp_path / "cache")
     assert files(tmp_path / "cache") == []
 
 
@@ -186,13 +190,13 @@ def read_only(monkeypatch):
 
 @pytest.mark.parametrize("touched", [False, True])
 def test_a_complete_cache_of_pixels_may_be_read_only(view, tmp_path, read_only, touched):
-    first = DiskPixels(view, 16, tmp_path)._store.clone()
+    first = on_disk(view, 16, tmp_path)._store.clone()
     read_only(tmp_path)
     if touched:  # the digest of the contents is computed again and cannot be stored
         os.utime(view.path(0))
-    assert torch.equal(DiskPixels(view, 16, tmp_path)._store, first)
+    assert torch.equal(on_disk(view, 16, tmp_path)._store, first)
     with pytest.raises(OSError, match="Read-only"):
-        DiskPixels(view, 17, tmp_path)
+        on_disk(view, 17, tmp_path)
 
 
 def test_a_complete_cache_of_features_may_be_read_only(run_example, image_root, tmp_path, read_only):
@@ -204,16 +208,16 @@ def test_a_complete_cache_of_features_may_be_read_only(run_example, image_root, 
 
 
 def test_nobody_writes_to_the_file_through_the_array(view, tmp_path):
-    DiskPixels(view, 16, tmp_path)._store.zero_()
-    assert DiskPixels(view, 16, tmp_path)._store.any()
+    on_disk(view, 16, tmp_path)._store.zero_()
+    assert on_disk(view, 16, tmp_path)._store.any()
 
 
 @pytest.mark.parametrize("damage", [lambda b: b[:-100], lambda b: b"", lambda b: b"rubbish" + b[7:]])
 def test_a_damaged_file_is_built_anew(view, tmp_path, damage):
-    good = DiskPixels(view, 16, tmp_path)._store.clone()
+    good = on_disk(view, 16, tmp_path)._store.clone()
     (file,) = tmp_path.glob("*.npy")
     file.write_bytes(damage(file.read_bytes()))
-    assert torch.equal(DiskPixels(view, 16, tmp_path)._store, good)
+    assert torch.equal(on_disk(view, 16, tmp_path)._store, good)
 
 
 @pytest.mark.parametrize("loader", [load_image, lambda path: Image.open(path).convert("RGB")])
@@ -236,7 +240,7 @@ def test_a_full_disk_is_an_error_that_names_the_file(view, tmp_path, monkeypatch
 
     monkeypatch.setattr(os, "posix_fallocate", full)
     with pytest.raises(OSError, match=r"No space left.*\.npy"):
-        DiskPixels(view, 16, tmp_path)
+        on_disk(view, 16, tmp_path)
     assert files(tmp_path) == []
 
 
@@ -255,7 +259,7 @@ class Slow(Listed):
 
 
 def build(view, folder):
-    DiskPixels(view, 16, folder)
+    on_disk(view, 16, folder)
 
 
 def test_the_second_builder_waits_and_uses_what_the_first_built(view, tmp_path):
@@ -283,7 +287,7 @@ def test_a_builder_that_was_killed_leaves_no_cache_and_no_lock(view, tmp_path):
     process.join()
     assert [name for name in files(folder) if name.endswith(".npy")] == []
     slow.pause = 0
-    assert torch.equal(DiskPixels(slow, 16, folder)._store, RamPixels(view, 16)._store)
+    assert torch.equal(on_disk(slow, 16, folder)._store, StoredPixels(view, 16)._store)
     assert len(files(folder)) == 1  # the dead builder's draft is gone
 
 
@@ -297,7 +301,7 @@ def test_interrupted_threads_stop(view, tmp_path):
             raise UserError(f"unreadable image {path}")
 
     with pytest.raises(UserError):
-        RamPixels(Failing(view.paths, tmp_path / "log", 0), 16, workers=2)
+        StoredPixels(Failing(view.paths, tmp_path / "log", 0), 16, workers=2)
     assert len(started) <= 2
 
 

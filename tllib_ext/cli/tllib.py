@@ -27,6 +27,7 @@ from tllib_ext import compat
 from tllib_ext.errors import UserError
 from tllib_ext.vision.datasets import glyphs
 from tllib_ext.vision.datasets.builder import find_domain
+from tllib_ext.vision.datasets.folders import folder
 from tllib_ext.vision.datasets.imagelist import ImageFolder
 from tllib_ext.vision.datasets.types import Sample
 from tllib_ext.vision.models import BACKBONES
@@ -62,15 +63,14 @@ class FolderList:
     """
 
     def __init__(self, root: str, task: str, download: Optional[bool] = True, **kwargs: Any):
-        layout = f"expected {root}/<domain>/<class>/<image>"
-        if not Path(root).is_dir():
-            raise UserError(f"no data folder {root}: {layout}")
-        domains = sorted(f.name for f in Path(root).iterdir() if f.is_dir() and not f.name.startswith("."))
+        domains = folder.domains(folder.folder(root, "folder"))
         domain = find_domain(task, domains)
-        classes = sorted({name for folder in domains for name in _classes(Path(root, folder))})
+        classes = sorted({name for place in domains for name in _classes(Path(root, place))})
         self._samples = ImageFolder(Path(root, domain), classes).samples
         if self._samples[0][1] is None:
-            raise UserError(f"{domain} has no class folders, and tllib's scripts need labels to evaluate: {layout}")
+            raise UserError(
+                f"{domain} has no class folders, and tllib's scripts need labels to evaluate: expected {folder.layout}"
+            )
         super().__init__(root, classes, data_list_file=str(Path(root, domain)), **kwargs)
 
     def parse_data_file(self, file_name: str) -> List[Sample]:
@@ -78,9 +78,9 @@ class FolderList:
         return self._samples
 
 
-def _classes(folder: Path) -> List[str]:
+def _classes(place: Path) -> List[str]:
     try:
-        return ImageFolder(folder).classes
+        return ImageFolder(place).classes
     except UserError:  # a folder without images, e.g. of lists or logs, beside the domains
         return []
 

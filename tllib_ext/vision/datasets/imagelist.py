@@ -31,13 +31,9 @@ class ImageList:
     """
 
     def __init__(
-        self,
-        root: PathLike,
-        classes: Sequence[str],
-        list_file: PathLike,
-        loader: Loader = load_image,
+        self, root: PathLike, classes: Sequence[str], list_file: PathLike, loader: Loader = load_image,
         allow_outside: bool = False,
-    ):
+    ):  # fmt: skip
         self.root, self.classes, self.loader = str(root), list(classes), loader
         self.samples: List[Sample] = _read_list(Path(list_file), str(root), len(self.classes), allow_outside)
 
@@ -94,7 +90,7 @@ class ImageFolder:
         #: suffix -> number of files that were ignored because of it
         self.ignored: Counter[str] = Counter()
         _, folders, _ = next(os.walk(self.root, onerror=_cannot_read))
-        names = [name for name in sorted(folders) if (name in classes if classes is not None else not name.startswith("."))]
+        names = [name for name in sorted(folders) if not name.startswith(".") and (classes is None or name in classes)]
         found = {name: _files_below(os.path.join(self.root, name)) for name in names}
         self.samples: List[Sample] = []
         if any(images for images, _ in found.values()):

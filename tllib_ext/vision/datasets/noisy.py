@@ -62,8 +62,7 @@ def draw_labels(clean: np.ndarray, transition: np.ndarray, seed: int = 0, mode: 
         >>> draw_labels(np.zeros(4, int), np.array([[0.5, 0.5], [0.5, 0.5]]), mode="exact").sum().item()
         2
     """
-    clean = np.asarray(clean, dtype=np.int64)
-    rng = np.random.RandomState(seed)
+    clean, rng = np.asarray(clean, dtype=np.int64), np.random.RandomState(seed)
     noisy = clean.copy()
     if mode == "iid":
         if np.array_equal(transition, np.eye(len(transition))):
@@ -115,9 +114,8 @@ class NoisyLabels:
             probabilities = transition_matrix(noise, rate, k, samples)
             self.transition = np.stack([probabilities[clean == label].mean(axis=0) for label in range(k)])
             cumulative = probabilities.cumsum(axis=1)
-            self.targets: np.ndarray = (cumulative <= samples.generator.random(len(clean))[:, None] * cumulative[:, -1:]).sum(
-                axis=1
-            )
+            places = samples.generator.random(len(clean))[:, None] * cumulative[:, -1:]
+            self.targets: np.ndarray = (cumulative <= places).sum(axis=1)
         else:
             self.transition = transition_matrix(noise, rate, k)
             self.targets = draw_labels(clean, self.transition, seed, mode)

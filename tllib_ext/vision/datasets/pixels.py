@@ -1,8 +1,12 @@
-"""Pixel stores: decode the images of a view on every access, or once into memory or a file. The pixels are the same."""
+"""Pixel stores: decode the images of a view on every access, or once into memory or a file. The pixels are the same.
 
+Also the check before training: decode every image, list all that fail.
+"""
+
+import copy
 import signal
 from pathlib import Path
-from typing import Iterable, Iterator, List, Optional, Sequence, TypeVar, Union, cast
+from typing import Any, Callable, Iterable, Iterator, List, Optional, Sequence, Tuple, TypeVar, Union, cast
 
 import numpy as np
 import torch
@@ -11,9 +15,10 @@ from torch.utils.data import DataLoader, Dataset
 
 from tllib_ext.errors import UserError
 from tllib_ext.vision.datasets.cache import cached_pixels, decode_all, read_pixels
-from tllib_ext.vision.datasets.types import ImageView
+from tllib_ext.vision.datasets.frozen import in_threads
+from tllib_ext.vision.datasets.types import ImageListLike, ImageView
 
-__all__ = ["LazyPixels", "RamPixels", "DiskPixels", "open_pixels"]
+__all__ = ["LazyPixels", "StoredPixels", "open_pixels", "bad_images", "without_images"]
 
 T = TypeVar("T")
 Indices = Union[Sequence[int], np.ndarray]
@@ -74,10 +79,19 @@ def _ignore_signals(worker: int) -> None:
     signal.signal(signal.SIGTERM, lambda number, frame: signal.alarm(60))  # SIGALRM ends the process
 
 
-class _StoredPixels(LazyPixels):
-    """All images in one tensor; a batch is a copy of some rows."""
+class StoredPixels(LazyPixels):
+    """Decode all images once, in threads, into memory; with ``folder`` into a memory-mapped file that processes share."""
 
-    _store: Tensor
+    def __init__(
+        self, view: ImageView, resize: int, workers: int = 0, title: str = "decode", folder: Optional[Path] = None
+    ):  # fmt: skip
+        super().__init__(view, resize, workers)
+        if folder is None:
+            store = np.empty((len(view), resize, resize, 3), dtype=np.uint8)
+            decode_all(view, resize, store.__setitem__, workers, title)
+        else:
+            store = cached_pixels(view, resize, folder, workers, title)
+        self._store = torch.from_numpy(store)
 
     def rows(self, index: Indices) -> Tensor:
         return self._store.index_select(0, torch.as_tensor(index))
@@ -86,30 +100,41 @@ class _StoredPixels(LazyPixels):
         return map(self.rows, batches)
 
 
-class RamPixels(_StoredPixels):
-    """Decode all images once, in threads, into memory."""
-
-    def __init__(self, view: ImageView, resize: int, workers: int = 0, title: str = "decode"):
-        super().__init__(view, resize, workers)
-        store = np.empty((len(view), resize, resize, 3), dtype=np.uint8)
-        decode_all(view, resize, store.__setitem__, workers, title)
-        self._store = torch.from_numpy(store)
-
-
-class DiskPixels(_StoredPixels):
-    """Decode all images once, in threads, into a memory-mapped file in ``folder`` that runs and processes share."""
-
-    def __init__(self, view: ImageView, resize: int, folder: Path, workers: int = 0, title: str = "decode"):
-        super().__init__(view, resize, workers)
-        self._store = torch.from_numpy(cached_pixels(view, resize, folder, workers, title))
-
-
 def open_pixels(
     view: ImageView, resize: int, mode: str = "off", workers: int = 0, title: str = "decode", folder: Optional[Path] = None
 ) -> LazyPixels:
     """Pixels of ``view`` by cache mode: ``off``, ``ram`` or ``disk`` (in ``folder``)."""
-    if mode == "disk":
-        if folder is None:
-            raise UserError("the cache mode disk needs a folder")
-        return DiskPixels(view, resize, folder, workers, title)
-    return RamPixels(view, resize, workers, title) if mode == "ram" else LazyPixels(view, resize, workers)
+    if mode == "disk" and folder is None:
+        raise UserError("the cache mode disk needs a folder")
+    if mode == "off":
+        return LazyPixels(view, resize, workers)
+    return StoredPixels(view, resize, workers, title, folder if mode == "disk" else None)
+
+
+def bad_images(paths: Sequence[str], loader: Callable[[str], object], workers: int = 1) -> List[Tuple[str, str]]:
+    """Path and reason of each image that ``loader`` cannot read, in the order of ``paths``; ``workers`` threads read.
+
+    Examples::
+
+        >>> bad_images(["nowhere.png"], open)
+        [('nowhere.png', "[Errno 2] No such file or directory: 'nowhere.png'")]
+    """
+
+    def check(chunk: range) -> List[Tuple[str, str]]:
+        bad = []
+        for path in (paths[index] for index in chunk):
+            try:
+                loader(path)
+            except Exception as error:  # a foreign loader may raise anything
+                bad.append((path, str(error) or type(error).__name__))
+        return bad
+
+    return [found for bad in in_threads(check, len(paths), workers, "check") for found in bad]
+
+
+def without_images(dataset: ImageListLike, paths: Iterable[str]) -> ImageListLike:
+    """A copy of an image list without some of its images."""
+    rest: Any = copy.copy(dataset)
+    left_out = set(paths)
+    rest.samples = [sample for sample in dataset.samples if sample[0] not in left_out]
+    return rest

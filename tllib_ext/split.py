@@ -49,7 +49,7 @@ class LabelSplit:
     @property
     def num_source(self) -> int:
         """K, the width of the classifier."""
-        return len(self.shared) + len(self.source_private)
+        return len(self.source_classes)
 
     @property
     def unknown(self) -> int:
@@ -107,21 +107,19 @@ class LabelSplit:
         """
         if text in PRESETS:
             return PRESETS[text]
-        preset, _, counts = text.rpartition(":")
-        if preset in PRESETS:
-            classes = PRESETS[preset].source_classes + PRESETS[preset].target_private
+        name, _, counts = text.rpartition(":")
+        if name in PRESETS:
+            classes = PRESETS[name].source_classes + PRESETS[name].target_private
         try:
-            sizes = [int(part) for part in (counts if preset in PRESETS else text).split("/")]
-            if len(sizes) != 3 or min(sizes) < 0:
+            a, b, c = (int(part) for part in (counts if name in PRESETS else text).split("/"))
+            if min(a, b, c) < 0:
                 raise ValueError
         except ValueError:
             form = "a/b/c (shared/source private/target private, e.g. 10/10/11)"
             raise UserError(f"split {text!r} is neither {form} nor a preset; {closest(text, PRESETS)}") from None
-        if sum(sizes) > len(classes):
-            raise UserError(f"split {text} has {sum(sizes)} classes, the data has {len(classes)}")
-        a, b, _ = sizes
-        names = tuple(classes)[: sum(sizes)]
-        return cls(names[:a], names[a : a + b], names[a + b :])
+        if a + b + c > len(classes):
+            raise UserError(f"split {text} has {a + b + c} classes, the data has {len(classes)}")
+        return cls(tuple(classes[:a]), tuple(classes[a : a + b]), tuple(classes[a + b : a + b + c]))
 
 
 def _preset(shared: str, source_private: str, target_private: str) -> LabelSplit:

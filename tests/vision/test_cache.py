@@ -18,7 +18,7 @@ from tllib_ext.errors import UserError
 from tllib_ext.images import load_image
 from tllib_ext.split import LabelSplit
 from tllib_ext.training.domain import Domain, Steps
-from tllib_ext.vision.datasets import cache, frozen
+from tllib_ext.vision.datasets import cache
 from tllib_ext.vision.datasets.imagelist import ImageFolder
 from tllib_ext.vision.datasets.pixels import LazyPixels, StoredPixels, open_pixels
 from tllib_ext.vision.datasets.universal import UniversalView
@@ -159,7 +159,7 @@ def test_a_pipe_among_the_images_is_not_waited_for(view, tmp_path):
 
 def test_files_that_stay_as_they_are_are_read_once(view, tmp_path, monkeypatch):
     first = cache.pixel_key(view, 16, tmp_path, threads=2)
-    monkeypatch.setattr(frozen, "_content", lambda path: pytest.fail("read again"))
+    monkeypatch.setattr(cache, "_content", lambda path: pytest.fail("read again"))
     assert cache.pixel_key(view, 16, tmp_path) == first
     monkeypatch.undo()
     (note,) = (path for path in (tmp_path / "contents").iterdir() if path.suffix != ".lock")

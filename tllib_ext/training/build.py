@@ -26,7 +26,7 @@ from tllib_ext.training.domain import Domain
 from tllib_ext.training.predict import features_of
 from tllib_ext.training.resolve import Resolved, open_run_data, parse_hparams
 from tllib_ext.vision.datasets.builder import Data
-from tllib_ext.vision.datasets.frozen import files_digest, read_cached, state_digest, write_cached
+from tllib_ext.vision.datasets.cache import files_digest, read_cached, state_digest, write_cached
 from tllib_ext.vision.datasets.noisy import NoisyLabels
 from tllib_ext.vision.datasets.pixels import bad_images, open_pixels, without_images
 from tllib_ext.vision.datasets.sampling import ShuffledBatches

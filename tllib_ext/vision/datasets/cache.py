@@ -1,27 +1,141 @@
-"""A cache of decoded images: all images of a view in one memory-mapped file, under a digest of everything they depend on.
+"""Caches on disk: decoded images in one memory-mapped file per view, features of a frozen backbone, digests of files.
 
-Files are written atomically under a lock: a process that finds another one building the same file waits for it, and a
-process that is killed leaves no file behind. A complete cache may be on a read-only disk.
+A file is named by a digest of everything that its content depends on. Files are written atomically under a lock: a process
+that finds another one building the same file waits for it, and a process that is killed leaves no file behind. A complete
+cache may be on a read-only disk.
 """
 
+import errno
 import hashlib
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Callable, Optional, Tuple
+from typing import Callable, Iterator, Literal, Optional, Sequence, Tuple, TypeVar
 
 import numpy as np
 import PIL
+import torch
+from torch import nn
+from tqdm import tqdm
 
 from tllib_ext.errors import UserError
-from tllib_ext.io import atomic_path, file_lock
-from tllib_ext.vision.datasets.frozen import files_digest, in_threads
+from tllib_ext.io import atomic_path, file_lock, write_text
 from tllib_ext.vision.datasets.types import ImageView
 from tllib_ext.vision.transforms import decode
 
-__all__ = ["read_pixels", "pixel_key", "decode_all", "cached_pixels"]
+__all__ = ["state_digest", "files_digest", "in_threads", "read_cached", "write_cached", "read_pixels", "pixel_key", "decode_all",
+           "cached_pixels"]  # fmt: skip
 
+T = TypeVar("T")
+#: files that a thread takes at a time.
+CHUNK = 32
 #: part of the key; increase it when `decode` or a loader gives other pixels.
 VERSION = 2
+
+
+def state_digest(module: nn.Module) -> str:
+    """Digest of every parameter and buffer: another weight anywhere is another backbone."""
+    digest = hashlib.sha256()
+    for name, value in sorted(module.state_dict().items()):
+        digest.update(f"{name} {tuple(value.shape)} {value.dtype}".encode())
+        digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+    return digest.hexdigest()
+
+
+def files_digest(paths: Sequence[str], folder: Path, threads: int = 1) -> str:
+    """Digest of what is in a list of files, in its order, wherever they are and whatever they are called.
+
+    The digest is stored in ``folder`` under the names, sizes, modification and change times of the files: while these stay
+    the same, no file is opened again. A read-only folder is used as it is.
+    """
+    facts = hashlib.sha256()
+    for path in paths:
+        try:
+            f = os.stat(path)
+            facts.update(f"{f.st_size} {f.st_mtime_ns} {f.st_ctime_ns} ".encode())
+        except OSError:
+            facts.update(b"? ")  # decoding it will raise the error
+        facts.update(os.fsencode(path) + b"\n")
+    file = folder / "contents" / facts.hexdigest()[:32]
+    found = _stored_digest(file)
+    if found is not None:
+        return found
+    try:
+        with file_lock(file.with_suffix(".lock")):  # of several processes one reads the files
+            found = _stored_digest(file) or _contents_digest(paths, threads)
+            write_text(file, found)
+    except OSError as error:
+        if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
+            raise
+    return found or _contents_digest(paths, threads)
+
+
+def _stored_digest(file: Path) -> Optional[str]:
+    try:
+        text = file.read_text(encoding="ascii")
+    except (OSError, ValueError):
+        return None
+    return text if len(text) == 64 else None
+
+
+def _contents_digest(paths: Sequence[str], threads: int) -> str:
+    digest = hashlib.sha256()
+    for some in in_threads(lambda chunk: b"".join(_content(paths[i]) for i in chunk), len(paths), threads, "read"):
+        digest.update(some)
+    return digest.hexdigest()
+
+
+def _content(path: str) -> bytes:
+    try:
+        if os.path.isfile(path):  # opening a pipe would block
+            with open(path, "rb") as stream:
+                return hashlib.file_digest(stream, "sha256").digest()
+    except OSError:
+        pass
+    return bytes(32)  # decoding it will raise the error
+
+
+def in_threads(work: Callable[[range], T], total: int, threads: int, title: str) -> Iterator[T]:
+    """``work(chunk)`` for the chunks of ``range(total)``, in threads; results in order, the first error stops all."""
+    chunks = [range(start, min(start + CHUNK, total)) for start in range(0, total, CHUNK)]
+    pool = ThreadPoolExecutor(max(1, threads))
+    try:
+        with tqdm(desc=title, total=total, unit="img", leave=False, disable=None) as bar:
+            for chunk, made in zip(chunks, pool.map(work, chunks)):
+                bar.update(len(chunk))
+                yield made
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _file(folder: Path, key: str) -> Path:
+    return folder / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.npy"
+
+
+def read_cached(folder: Path, key: str) -> Optional[np.ndarray]:
+    """The array stored under ``key``; None if there is none or its file is damaged.
+
+    Examples::
+
+        >>> import tempfile; folder = Path(tempfile.mkdtemp())
+        >>> read_cached(folder, "k"); write_cached(folder, "k", np.ones(2)); read_cached(folder, "k").tolist()
+        [1.0, 1.0]
+    """
+    return _load(_file(folder, key))
+
+
+def _load(file: Path, mmap_mode: Optional[Literal["c"]] = None) -> Optional[np.ndarray]:
+    try:
+        return np.load(file, mmap_mode=mmap_mode, allow_pickle=False)
+    except (OSError, ValueError, EOFError):  # absent or damaged
+        return None
+
+
+def write_cached(folder: Path, key: str, array: np.ndarray) -> None:
+    """Store an array under ``key``."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with atomic_path(_file(folder, key)) as draft, open(draft, "wb") as stream:
+        np.save(stream, array)
 
 
 def read_pixels(view: ImageView, index: int, resize: int) -> np.ndarray:
@@ -79,11 +193,8 @@ def cached_pixels(view: ImageView, resize: int, folder: Path, threads: int = 1, 
 
 
 def _open(file: Path, shape: Tuple[int, ...]) -> Optional[np.ndarray]:
-    try:
-        array = np.load(file, mmap_mode="c", allow_pickle=False)
-    except (OSError, ValueError, EOFError):  # absent or damaged
-        return None
-    return array if array.shape == shape and array.dtype == np.uint8 else None
+    array = _load(file, mmap_mode="c")
+    return array if array is not None and array.shape == shape and array.dtype == np.uint8 else None
 
 
 def _build(file: Path, view: ImageView, shape: Tuple[int, ...], threads: int, title: str) -> None:

@@ -14,8 +14,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from tllib_ext.errors import UserError
-from tllib_ext.vision.datasets.cache import cached_pixels, decode_all, read_pixels
-from tllib_ext.vision.datasets.frozen import in_threads
+from tllib_ext.vision.datasets.cache import cached_pixels, decode_all, in_threads, read_pixels
 from tllib_ext.vision.datasets.types import ImageListLike, ImageView
 
 __all__ = ["LazyPixels", "StoredPixels", "open_pixels", "bad_images", "without_images"]

@@ -91,13 +91,7 @@ def from_tllib(name: str) -> Builder:
     if not callable(getattr(models, name, None)) or name.startswith("_"):
         names = [n for n, v in vars(models).items() if n.islower() and callable(v)]
         raise UserError(f"unknown backbone 'tllib:{name}': {closest(name, names)}")
-
-    def build(pretrained: bool, download: bool) -> Backbone:
-        _check_download("tllib:" + name, pretrained, download)
-        net = getattr(models, name)(pretrained=pretrained)
-        return Backbone(net, net.out_features)
-
-    return build
+    return _fetched(f"tllib:{name}", lambda pretrained: getattr(models, name)(pretrained=pretrained), "out_features")
 
 
 def from_timm(name: str) -> Builder:
@@ -105,18 +99,19 @@ def from_timm(name: str) -> Builder:
     timm = compat.timm()
     if name not in timm.list_models():
         raise UserError(f"unknown backbone 'timm:{name}': {closest(name, timm.list_models())[:300]}")
+    return _fetched(f"timm:{name}", lambda pretrained: timm.create_model(name, pretrained, num_classes=0), "num_features")
+
+
+def _fetched(name: str, create: Callable[[bool], Any], width: str) -> Builder:
+    """A builder whose default weights are fetched by another library."""
 
     def build(pretrained: bool, download: bool) -> Backbone:
-        _check_download(f"timm:{name}", pretrained, download)
-        net = timm.create_model(name, pretrained=pretrained, num_classes=0)
-        return Backbone(net, net.num_features)
+        if pretrained and not download:
+            raise UserError(f"default weights of {name} come from the network: allow it {_REMEDY}")
+        net = create(pretrained)
+        return Backbone(net, getattr(net, width))
 
     return build
-
-
-def _check_download(name: str, pretrained: bool, download: bool) -> None:
-    if pretrained and not download:
-        raise UserError(f"default weights of {name} come from the network: allow it {_REMEDY}")
 
 
 def read_state(file: PathLike) -> Dict[str, Tensor]:

@@ -141,7 +141,7 @@ class Registry(Generic[T]):
         if self._has_entry_points:
             return
         self._has_entry_points = True
-        for point in _entry_points().select(group=self.group):
+        for point in _entry_points(self.group):
             package, summary = (point.dist.name, point.dist.metadata["Summary"]) if point.dist else ("", "")
             here, title = self._entries.get(point.name), f"package {package}"
             if here is None:
@@ -156,6 +156,6 @@ class Registry(Generic[T]):
                 log.warning("%s %r of the %s is not used: the name is taken", self.kind, point.name, title)
 
 
-@lru_cache(maxsize=1)
-def _entry_points() -> metadata.EntryPoints:
-    return metadata.entry_points()  # reads the metadata of every installed package
+@lru_cache(maxsize=None)
+def _entry_points(group: str) -> metadata.EntryPoints:
+    return metadata.entry_points(group=group)  # reads the metadata of every installed package

@@ -104,7 +104,8 @@ class FeatureMap(nn.Module):
 
     def __init__(self, net: nn.Module, num_classes: int = 1000):
         super().__init__()
-        self.net, self.out_features, self.num_classes = net, net.out_features, num_classes
+        self.net, self.num_classes = net, num_classes
+        self.out_features: Any = net.out_features
 
     def forward(self, x: Tensor) -> Tensor:
         return self.net(x)[:, :, None, None]

@@ -22,7 +22,7 @@ from tllib_ext.training.checkpoint import load_checkpoint
 from tllib_ext.training.config import RunConfig
 from tllib_ext.training.setting import settings_of
 from tllib_ext.vision.datasets.imagelist import FeatureList
-from tllib_ext.vision.models.backbones import read_state
+from tllib_ext.vision.models.providers import read_state
 
 SOURCES = sorted([*(ROOT / "tllib_ext").rglob("*.py"), *(ROOT / "examples").glob("*.py")])
 

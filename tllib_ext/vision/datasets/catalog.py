@@ -10,7 +10,7 @@ from tllib_ext.vision.datasets.builder import Data, DataRequest, DatasetBuilder
 
 __all__ = ["open_data", "recognise"]
 
-log = logging.getLogger("tllib_ext.data")
+log = logging.getLogger(__name__)
 
 
 def open_data(

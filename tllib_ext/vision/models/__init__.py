@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Callable
 from tllib_ext.registry import Registry
 
 if TYPE_CHECKING:
-    from tllib_ext.vision.models.backbones import BackboneLike
+    from tllib_ext.vision.models.providers import BackboneLike
 
 __all__ = ["BACKBONES", "TORCHVISION"]
 
@@ -25,6 +25,6 @@ BACKBONES: "Registry[Callable[[bool, bool], BackboneLike]]" = Registry(
         **{name: (f"torchvision:{name}", f"{text} (torchvision)") for name, text in TORCHVISION.items()},
     },
 )
-BACKBONES.register_prefix("tllib", "tllib_ext.vision.models.backbones:from_tllib", "any of tllib.vision.models")
-BACKBONES.register_prefix("timm", "tllib_ext.vision.models.backbones:from_timm", "any of timm.list_models()")
-BACKBONES.register_prefix("torchvision", "tllib_ext.vision.models.backbones:from_torchvision", "", TORCHVISION)
+BACKBONES.register_prefix("tllib", "tllib_ext.vision.models.providers:from_tllib", "any of tllib.vision.models")
+BACKBONES.register_prefix("timm", "tllib_ext.vision.models.providers:from_timm", "any of timm.list_models()")
+BACKBONES.register_prefix("torchvision", "tllib_ext.vision.models.providers:from_torchvision", "", TORCHVISION)

@@ -1,43 +1,15 @@
-"""Backbones from torchvision, tllib, timm or this package, built by name, with tllib's ``out_features``."""
+"""Build a backbone by name and load weights into it."""
 
-import os
-from pathlib import Path
-from typing import Any, Callable, Dict, Optional, Protocol
+from typing import Dict, Optional
 
-import torch
 from torch import Tensor, nn
 
-from tllib_ext import compat
-from tllib_ext.errors import UserError, closest
+from tllib_ext.errors import UserError
 from tllib_ext.typing import PathLike
 from tllib_ext.vision.models import BACKBONES
+from tllib_ext.vision.models.providers import CLASSIFIERS, Backbone, read_state
 
-__all__ = ["Backbone", "BackboneLike", "build_backbone", "load_weights", "read_state"]
-
-_CLASSIFIERS = ("fc", "classifier", "head")
-
-
-class Backbone(nn.Module):
-    """A network without its classifier: images to features.
-
-    Args:
-        net (torch.nn.Module): gives :math:`(N, D)`, or maps :math:`(N, D, H, W)` that are averaged
-        out_features (int): D
-    """
-
-    def __init__(self, net: nn.Module, out_features: int):
-        super().__init__()
-        self.net, self.out_features = net, out_features
-
-    def forward(self, x: Tensor) -> Tensor:
-        f = self.net(x)
-        return f.mean((2, 3)) if f.dim() == 4 else f  # tllib's backbones leave the pooling to its classifier
-
-
-class BackboneLike(Protocol):
-    """tllib's contract of a backbone: a module with the width of its features."""
-
-    out_features: int
+__all__ = ["build_backbone", "load_weights"]
 
 
 def build_backbone(name: str, weights: Optional[str] = "default", download: bool = False) -> nn.Module:
@@ -55,81 +27,6 @@ def build_backbone(name: str, weights: Optional[str] = "default", download: bool
     if weights not in (None, "none", "default"):
         load_weights(net, str(weights))
     return net
-
-
-Builder = Callable[[bool, bool], Backbone]
-_REMEDY = "(download=True, --download), or give weights, a file or 'none'"
-
-
-def from_torchvision(name: str) -> Builder:
-    """The builder of ``torchvision:NAME``."""
-
-    def build(pretrained: bool, download: bool) -> Backbone:
-        models = compat.torchvision().models
-        net = models.get_model(name, weights=None)
-        if pretrained:
-            # The first ImageNet weights, which the paper started from; newer recipes have other features.
-            url = models.get_model_weights(name).IMAGENET1K_V1.url
-            file = Path(torch.hub.get_dir()) / "checkpoints" / url.rsplit("/", 1)[-1]
-            if not file.exists() and not download:
-                found = f"the ImageNet weights of {name} are not on this machine ({file})"
-                raise UserError(f"{found}: allow the download from {url} {_REMEDY}")
-            state = torch.hub.load_state_dict_from_url(url, weights_only=True) if download else read_state(file)
-            net.load_state_dict(state)
-        attribute = next(a for a in _CLASSIFIERS if hasattr(net, a))
-        classifier = getattr(net, attribute)
-        linear: Any = classifier[-1] if isinstance(classifier, nn.Sequential) else classifier
-        setattr(net, attribute, nn.Identity())
-        return Backbone(net, linear.in_features)
-
-    return build
-
-
-def from_tllib(name: str) -> Builder:
-    """The builder of ``tllib:NAME``."""
-    models = compat.tllib("vision.models")
-    if not callable(getattr(models, name, None)) or name.startswith("_"):
-        names = [n for n, v in vars(models).items() if n.islower() and callable(v)]
-        raise UserError(f"unknown backbone 'tllib:{name}': {closest(name, names)}")
-    return _fetched(f"tllib:{name}", lambda pretrained: getattr(models, name)(pretrained=pretrained), "out_features")
-
-
-def from_timm(name: str) -> Builder:
-    """The builder of ``timm:NAME``."""
-    timm = compat.timm()
-    if name not in timm.list_models():
-        raise UserError(f"unknown backbone 'timm:{name}': {closest(name, timm.list_models())[:300]}")
-    return _fetched(f"timm:{name}", lambda pretrained: timm.create_model(name, pretrained, num_classes=0), "num_features")
-
-
-def _fetched(name: str, create: Callable[[bool], Any], width: str) -> Builder:
-    """A builder whose default weights are fetched by another library."""
-
-    def build(pretrained: bool, download: bool) -> Backbone:
-        if pretrained and not download:
-            raise UserError(f"default weights of {name} come from the network: allow it {_REMEDY}")
-        net = create(pretrained)
-        return Backbone(net, getattr(net, width))
-
-    return build
-
-
-def read_state(file: PathLike) -> Dict[str, Tensor]:
-    """A state dict from a ``.safetensors`` or torch file, which cannot run code."""
-    if not os.path.isfile(file):
-        raise UserError(f"no weights file {file}")
-    try:
-        if str(file).endswith(".safetensors"):
-            from safetensors.torch import load_file
-
-            return load_file(file)
-        state = torch.load(file, map_location="cpu", weights_only=True)
-    except Exception as error:  # a pickle, zip or header can be damaged in many ways
-        raise UserError(f"cannot read the weights {file}: {str(error).splitlines()[0][:200]}") from None
-    state = state.get("state_dict", state) if isinstance(state, dict) else state
-    if not isinstance(state, dict) or not all(isinstance(v, Tensor) for v in state.values()):
-        raise UserError(f"{file} is not a state dict: expected parameter names and tensors")
-    return state
 
 
 def load_weights(net: nn.Module, file: PathLike) -> None:
@@ -150,4 +47,4 @@ def load_weights(net: nn.Module, file: PathLike) -> None:
 
 
 def _without_classifier(state: Dict[str, Tensor]) -> Dict[str, Tensor]:
-    return {key: value for key, value in state.items() if key.removeprefix("net.").split(".")[0] not in _CLASSIFIERS}
+    return {key: value for key, value in state.items() if key.removeprefix("net.").split(".")[0] not in CLASSIFIERS}

@@ -3,15 +3,13 @@
 import os
 import threading
 import warnings
-from typing import TYPE_CHECKING, Optional
+from typing import Optional
 
 import numpy as np
+from PIL import Image, ImageOps
 
 from tllib_ext.errors import UserError
 from tllib_ext.typing import PathLike
-
-if TYPE_CHECKING:
-    from PIL import Image
 
 __all__ = ["IMAGE_SUFFIXES", "as_rgb", "load_image"]
 
@@ -28,8 +26,6 @@ class _WarningFilters:
         self._lock, self._users, self._catch = threading.Lock(), 0, warnings.catch_warnings()
 
     def __enter__(self) -> None:
-        from PIL import Image
-
         with self._lock:  # the filters are global: the first thread sets them, the last one restores them
             if not self._users:
                 self._catch = warnings.catch_warnings()
@@ -48,7 +44,7 @@ class _WarningFilters:
 _FILTERS = _WarningFilters()
 
 
-def load_image(path: PathLike, max_side: Optional[int] = None) -> "Image.Image":
+def load_image(path: PathLike, max_side: Optional[int] = None) -> Image.Image:
     """The image as RGB; an unreadable one is a :class:`~tllib_ext.errors.UserError` that names the file.
 
     Args:
@@ -58,8 +54,6 @@ def load_image(path: PathLike, max_side: Optional[int] = None) -> "Image.Image":
     The image is rotated by its EXIF tag, 16 bits are scaled to 8, the first frame is taken of several, transparency is
     dropped. An image of more pixels than Pillow's limit (89 million) is refused before it is decoded.
     """
-    from PIL import Image, ImageOps
-
     if not os.path.isfile(path):  # opening a pipe would block
         raise UserError(f"{'not an image but a folder or device' if os.path.exists(path) else 'image not found'}: {path}")
     try:
@@ -79,16 +73,14 @@ def load_image(path: PathLike, max_side: Optional[int] = None) -> "Image.Image":
         raise UserError(f"unreadable image {path}: {error}") from None
 
 
-def _eight_bits(image: "Image.Image") -> "Image.Image":
+def _eight_bits(image: Image.Image) -> Image.Image:
     """Scale 16-bit grey to 8 bits, where Pillow's own conversion would clip at 255."""
     if not image.mode.startswith("I"):
         return image
-    from PIL import Image
-
     values = np.asarray(image).astype(np.int64).clip(0, 65535)
     return Image.fromarray(((values + 128) // 257).astype(np.uint8))
 
 
-def as_rgb(image: "Image.Image") -> "Image.Image":
+def as_rgb(image: Image.Image) -> Image.Image:
     """A PIL image in RGB, without a copy if it is RGB already."""
     return image if image.mode == "RGB" else image.convert("RGB")

@@ -5,16 +5,14 @@ without keeping the aspect ratio). Per batch, on the training device: crop, flip
 image is a function of (seed, step, index): the number of workers and earlier batches have no influence.
 """
 
-from typing import TYPE_CHECKING, Tuple, TypeVar
+from typing import Tuple, TypeVar
 
 import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor
 
 from tllib_ext.images import as_rgb
-
-if TYPE_CHECKING:
-    from PIL import Image
 
 __all__ = ["MEAN", "STD", "decode", "Augment"]
 
@@ -22,10 +20,8 @@ __all__ = ["MEAN", "STD", "decode", "Augment"]
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
-def decode(image: "Image.Image", resize: int) -> np.ndarray:
+def decode(image: Image.Image, resize: int) -> np.ndarray:
     """A PIL image as :math:`(R, R, 3)` uint8 pixels, bilinear."""
-    from PIL import Image
-
     return np.asarray(as_rgb(image).resize((resize, resize), Image.Resampling.BILINEAR), dtype=np.uint8)
 
 

@@ -4,17 +4,15 @@ import os
 import zipfile
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Dict, List, Optional, Sequence, Tuple
+from typing import Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
+from PIL.Image import Image
 
 from tllib_ext.errors import UserError
 from tllib_ext.images import IMAGE_SUFFIXES, load_image
 from tllib_ext.typing import PathLike
 from tllib_ext.vision.datasets.types import Loader, Sample
-
-if TYPE_CHECKING:
-    from PIL.Image import Image
 
 __all__ = ["ImageList", "ImageFolder", "FeatureList"]
 
@@ -40,7 +38,7 @@ class ImageList:
     def __len__(self) -> int:
         return len(self.samples)
 
-    def __getitem__(self, index: int) -> Tuple["Image", Optional[int]]:
+    def __getitem__(self, index: int) -> Tuple[Image, Optional[int]]:
         path, label = self.samples[index]
         return self.loader(path), label
 
@@ -173,7 +171,7 @@ class FeatureList:
         given = [None] * len(features) if labels is None else labels.tolist()
         self.samples: List[Sample] = list(zip(map(str, names), given))
 
-    def loader(self, path: str) -> "Image":
+    def loader(self, path: str) -> Image:
         """Raises: there are features and no images."""
         raise UserError(f"{self.root} holds features: there is no image {path} to read")
 

@@ -1,16 +1,14 @@
 """Simulated label noise: the transition matrix, how labels are drawn from it, and the view that has them."""
 
-from typing import TYPE_CHECKING, List, Optional, Tuple, Union
+from typing import List, Optional, Tuple, Union
 
 import numpy as np
+from PIL.Image import Image
 
 from tllib_ext.errors import UserError
 from tllib_ext.vision.datasets import NOISES
 from tllib_ext.vision.datasets.noises import MATRIX_FILES, NoiseSamples, check_rows, read_transition
 from tllib_ext.vision.datasets.types import View
-
-if TYPE_CHECKING:
-    from PIL.Image import Image
 
 __all__ = ["transition_matrix", "is_per_sample", "draw_labels", "NoisyLabels"]
 
@@ -139,7 +137,7 @@ class NoisyLabels:
     def __len__(self) -> int:
         return len(self.view)
 
-    def __getitem__(self, index: int) -> Tuple[Union["Image", np.ndarray], Optional[int]]:
+    def __getitem__(self, index: int) -> Tuple[Union[Image, np.ndarray], Optional[int]]:
         return self.view[index][0], int(self.targets[index])
 
     # The rest is the view's.

@@ -1,15 +1,13 @@
 """One domain of a data set with the labels of a split."""
 
-from typing import TYPE_CHECKING, Any, Callable, List, Optional, Tuple, Union
+from typing import Any, Callable, List, Optional, Tuple, Union
 
 import numpy as np
+from PIL.Image import Image
 
 from tllib_ext.errors import UserError
 from tllib_ext.split import LabelSplit
 from tllib_ext.vision.datasets.types import ImageListLike
-
-if TYPE_CHECKING:
-    from PIL.Image import Image
 
 __all__ = ["UniversalView"]
 
@@ -87,7 +85,7 @@ class UniversalView:
     def __len__(self) -> int:
         return len(self.indices)
 
-    def __getitem__(self, index: int) -> "Tuple[Union[Image, np.ndarray], Optional[int]]":
+    def __getitem__(self, index: int) -> Tuple[Union[Image, np.ndarray], Optional[int]]:
         rows = getattr(self.dataset, "features", None)
         item: Any = self.loader(self.path(index)) if rows is None else rows[self.indices[index]]
         item = item if self.transform is None else self.transform(item)

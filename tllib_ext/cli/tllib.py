@@ -48,7 +48,7 @@ class GlyphsList:
         domain = find_domain(task, self.domains(), glyphs.DOMAINS)
         if download:
             glyphs.write_glyphs(root)
-        super().__init__(root, self.CLASSES, data_list_file=str(Path(root, "image_list", f"{domain}.txt")), **kwargs)
+        super().__init__(root, self.CLASSES, data_list_file=str(Path(root, "image_list", f"{domain}.txt")), **kwargs)  # type: ignore[call-arg]
 
     @classmethod
     def domains(cls) -> List[str]:
@@ -71,7 +71,7 @@ class FolderList:
             raise UserError(
                 f"{domain} has no class folders, and tllib's scripts need labels to evaluate: expected {folder.layout}"
             )
-        super().__init__(root, classes, data_list_file=str(Path(root, domain)), **kwargs)
+        super().__init__(root, classes, data_list_file=str(Path(root, domain)), **kwargs)  # type: ignore[call-arg]
 
     def parse_data_file(self, file_name: str) -> List[Sample]:
         """tllib's hook for reading a list file; here it is what was found in the folders."""

@@ -20,7 +20,7 @@ class FolderData(DatasetBuilder):
 
     def open(self, root: str, source: str, target: str, request: DataRequest) -> Data:
         first, second = (ImageFolder(os.path.join(root, domain)) for domain in (source, target))
-        if not first.labelled:
+        if not first.classes:  # the images are not in class folders
             raise UserError(f"the source {source} has no class folders: expected {root}/{source}/<class>/<image>")
         notes = [dataset.note for dataset in (first, second) if dataset.note]
         return Data(request.name, source, target, first, second, split=split_by_classes(first, second), notes=notes)

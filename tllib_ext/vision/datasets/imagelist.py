@@ -53,7 +53,7 @@ def _read_list(list_file: Path, root: str, num_classes: int, allow_outside: bool
         if not line.strip():
             continue
         path, label = (text.strip() for text in line.strip().rpartition(" ")[::2])
-        problem = ""
+        problem = None
         if not path or not label.isascii() or not label.isdigit() or len(label) > 9:
             problem = f"expected 'path label', e.g. 'amazon/images/mug/1.jpg 3', found {line[:80]!r}"
         elif int(label) >= num_classes:
@@ -71,7 +71,7 @@ def _read_list(list_file: Path, root: str, num_classes: int, allow_outside: bool
     return samples
 
 
-class ImageFolder:
+class ImageFolder(ImageList):
     """``root/class/…/image`` of any names; a folder of images without class folders is unlabelled.
 
     A class folder without an image, or one that cannot be read, is an error: without it the class would be missing, and
@@ -90,7 +90,7 @@ class ImageFolder:
         _, folders, _ = next(os.walk(self.root, onerror=_cannot_read))
         names = [name for name in sorted(folders) if not name.startswith(".") and (classes is None or name in classes)]
         found = {name: _files_below(os.path.join(self.root, name)) for name in names}
-        self.samples: List[Sample] = []
+        self.samples = []
         if any(images for images, _ in found.values()):
             self.classes = list(found if classes is None else classes)
             for name, (images, other) in found.items():
@@ -109,18 +109,10 @@ class ImageFolder:
             self.samples += [(path, None) for path in loose]
 
     @property
-    def labelled(self) -> bool:
-        """Whether the images are in class folders."""
-        return bool(self.classes)
-
-    @property
     def note(self) -> str:
         """A line for the log about ignored files; empty if there are none."""
         count = sum(self.ignored.values())
         return f"{self.root}: ignored {count} files that are no images: {_by_suffix(self.ignored)}" if count else ""
-
-    __len__ = ImageList.__len__
-    __getitem__ = ImageList.__getitem__
 
 
 def _cannot_read(error: OSError) -> None:

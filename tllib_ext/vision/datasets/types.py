@@ -17,15 +17,12 @@ Sample = Tuple[str, Optional[int]]
 Loader = Callable[[str], "Image"]
 
 
-class _Loadable(Protocol):
-    @property
-    def loader(self) -> Loader:
-        """Reads one image."""
+class ImageListLike(Protocol):
+    """A data set by tllib's convention, which torchvision's ``ImageFolder`` follows too.
 
-    def __len__(self) -> int: ...
+    A list of frozen features has an array ``features`` as well, and no images for its loader to read.
+    """
 
-
-class _Labelled(Protocol):
     @property
     def samples(self) -> Sequence[Sample]:
         """Path and label of every image."""
@@ -34,26 +31,31 @@ class _Labelled(Protocol):
     def classes(self) -> Sequence[str]:
         """Name of every label."""
 
+    @property
+    def loader(self) -> Loader:
+        """Reads one image."""
 
-class ImageListLike(_Loadable, _Labelled, Protocol):
-    """A data set by tllib's convention, which torchvision's ``ImageFolder`` follows too.
-
-    A list of frozen features has an array ``features`` as well, and no images for its loader to read.
-    """
+    def __len__(self) -> int: ...
 
 
-class ImageView(_Loadable, Protocol):
+class ImageView(Protocol):
     """The part of a view that a pixel store needs."""
 
     @property
     def paths(self) -> Sequence[str]:
         """Every image file, in list order."""
 
+    @property
+    def loader(self) -> Loader:
+        """Reads one of them."""
+
     def path(self, index: int) -> str:
         """The file of sample ``index``."""
 
+    def __len__(self) -> int: ...
 
-class View(ImageView, _Labelled, Protocol):
+
+class View(ImageView, ImageListLike, Protocol):
     """A domain with the labels of a split: ``UniversalView``, ``NoisyLabels``, or a wrapper around one of them."""
 
     @property

@@ -48,7 +48,8 @@ class GlyphsList:
         domain = find_domain(task, self.domains(), glyphs.DOMAINS)
         if download:
             glyphs.write_glyphs(root)
-        super().__init__(root, self.CLASSES, data_list_file=str(Path(root, "image_list", f"{domain}.txt")), **kwargs)  # type: ignore[call-arg]
+        file = Path(root, "image_list", f"{domain}.txt")
+        super().__init__(root, self.CLASSES, data_list_file=str(file), **kwargs)  # type: ignore[call-arg]
 
     @classmethod
     def domains(cls) -> List[str]:
@@ -68,9 +69,7 @@ class FolderList:
         classes = sorted({name for place in domains for name in _classes(Path(root, place))})
         self._samples = ImageFolder(Path(root, domain), classes).samples
         if self._samples[0][1] is None:
-            raise UserError(
-                f"{domain} has no class folders, and tllib's scripts need labels to evaluate: expected {folder.layout}"
-            )
+            raise UserError(f"{domain} has no class folders, and tllib's scripts need labels: expected {folder.layout}")
         super().__init__(root, classes, data_list_file=str(Path(root, domain)), **kwargs)  # type: ignore[call-arg]
 
     def parse_data_file(self, file_name: str) -> List[Sample]:
@@ -150,19 +149,20 @@ def run(script: str, arguments: Sequence[str]) -> None:
     sys.stdout, sys.stderr = streams
 
 
-def main(argv: Optional[Sequence[str]] = None) -> None:
+def main(argv: Optional[Sequence[str]] = None) -> int:
     """The command line."""
     script, *arguments = (sys.argv[1:] if argv is None else argv) or ["--help"]
     if script in ("-h", "--help"):
         print(__doc__)
-        return
+        return 0
     stderr = sys.stderr
     try:
         run(script, arguments)
     except UserError as error:
         print(f"error: {error}", file=stderr)
-        sys.exit(2)
+        sys.exit(error.exit_code)
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Dict, Optional
+from typing import Optional
 
 from tllib_ext.distributed import start
 from tllib_ext.evaluation.files import Predictions
@@ -15,6 +15,7 @@ from tllib_ext.report.run_files import RunFiles, read_run
 from tllib_ext.training import trainer
 from tllib_ext.training.build import build
 from tllib_ext.training.config import RunConfig
+from tllib_ext.typing import Record
 
 __all__ = ["Run", "train"]
 
@@ -33,7 +34,7 @@ class Run:
 
     folder: Path
     config: RunConfig
-    results: Dict[str, Any]
+    results: Record
     report: Optional[OpenSetReport]
     method: Method
 

@@ -3,7 +3,7 @@
 import os
 import re
 from itertools import product
-from typing import Any, List, Sequence
+from typing import List, Sequence, TypeVar
 
 from tllib_ext.errors import UserError, closest
 from tllib_ext.experiments.domains import Domains, Task
@@ -13,6 +13,8 @@ from tllib_ext.methods import METHODS, TLLIB_METHODS
 from tllib_ext.vision.datasets import NOISES
 
 __all__ = ["parse_tasks", "parse_noises", "parse_methods", "parse_seeds"]
+
+T = TypeVar("T")
 
 #: the order of rows in a table: the paper's, its method last before tllib's.
 ROWS = ("source_only", "coteaching", "jocor", "dann", "tcl", "etn", "sta", "uan", "dance", "dance_sel", "ovanet", "divergence")
@@ -130,5 +132,5 @@ def _words(text: str, flag: str, example: str) -> List[str]:
     return words
 
 
-def _once(items: Sequence[Any]) -> List[Any]:
+def _once(items: Sequence[T]) -> List[T]:
     return list(dict.fromkeys(items))

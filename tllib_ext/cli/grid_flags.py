@@ -7,7 +7,7 @@ import sys
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Set
+from typing import List, Mapping, Optional, Sequence, Set
 
 from tllib_ext.cli.grid_axes import parse_methods, parse_noises, parse_seeds, parse_tasks
 from tllib_ext.cli.parser import Parser, add_run_arguments, add_settings, parse_settings
@@ -17,6 +17,7 @@ from tllib_ext.experiments.grid import Grid, GridOptions, Variant
 from tllib_ext.methods import METHODS
 from tllib_ext.training.config import SHORTHANDS, RunConfig
 from tllib_ext.training.setting import SEED, SEED_LIMIT, TEXT, setting, settings_of
+from tllib_ext.typing import Record
 
 __all__ = ["Axes", "add_grid_arguments", "parse_grid"]
 
@@ -103,7 +104,7 @@ def parse_grid(
     return grid, axes
 
 
-def _among(values: Mapping[str, Any], cls: Any) -> Dict[str, Any]:
+def _among(values: Mapping[str, object], cls: type) -> Record:
     return {f.name: values[f.name] for f in dataclasses.fields(cls) if f.name in values}
 
 
@@ -129,7 +130,7 @@ def _variants(methods: Sequence[str], given: RunConfig) -> List[Variant]:
     for method in methods:
         cls = METHODS.get(method)
         known = {f.name for f in dataclasses.fields(cls.Hparams)}
-        settings: Dict[str, Any] = {"method": method}
+        settings: Record = {"method": method}
         for name, value in wanted.items():
             if name == "hparams":
                 value = {key: entry for key, entry in value.items() if key in known}

@@ -3,7 +3,7 @@
 import argparse
 import re
 import sys
-from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Callable, Iterable, List, Mapping, NoReturn, Optional, Sequence, Tuple
 
 from tllib_ext import errors
 from tllib_ext.cli.yaml_file import read_yaml
@@ -11,6 +11,7 @@ from tllib_ext.errors import UserError, closest, one_line
 from tllib_ext.training.config import RunConfig
 from tllib_ext.training.earlier import RENAMED
 from tllib_ext.training.setting import FLAG, Kind, Setting, read_value, settings_of
+from tllib_ext.typing import Record
 
 __all__ = ["Parser", "argument", "add_settings", "add_run_arguments", "parse_settings", "parse_run", "run_main", "name_flags"]
 
@@ -24,13 +25,13 @@ class Parser(argparse.ArgumentParser):
         self._rare: List[Tuple[argparse.Action, str]] = []
         self._names: List[str] = []
 
-    def add_setting(self, group: Any, name: str, known: Setting, default: Any = None) -> None:
+    def add_setting(self, group: argparse._ArgumentGroup, name: str, known: Setting, default: object = None) -> None:
         """Add the flag of one setting; its value is left out of the namespace unless it is given."""
         self._names += known.flags
         text = known.help.replace("%", "%%")
         if default not in (None, False, {}) and "default:" not in text:
             text += f" (default: {default})"
-        more: Dict[str, Any] = {"dest": name, "default": argparse.SUPPRESS}
+        more: Record = {"dest": name, "default": argparse.SUPPRESS}
         if not known.flags[0].startswith("-"):
             more = {"nargs": "?", "default": argparse.SUPPRESS}
         if known.kind is FLAG:
@@ -62,7 +63,7 @@ class Parser(argparse.ArgumentParser):
             self.exit(0)
         return super().parse_known_args(words, namespace)
 
-    def error(self, message: str) -> Any:
+    def error(self, message: str) -> NoReturn:
         _, found, rest = message.partition("unrecognized arguments: ")
         if found:
             wrong = rest.split()[0].partition("=")[0]
@@ -74,10 +75,10 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: error: {one_line(message)}\n")
 
 
-def argument(kind: Kind) -> Callable[[str], Any]:
+def argument(kind: Kind) -> Callable[[str], object]:
     """``type=`` of an argparse flag that is not a field of a settings dataclass."""
 
-    def read(text: str) -> Any:
+    def read(text: str) -> object:
         try:
             return kind.read(text)
         except (ValueError, OverflowError):
@@ -86,7 +87,9 @@ def argument(kind: Kind) -> Callable[[str], Any]:
     return read
 
 
-def add_settings(parser: Parser, cls: Any, leave_out: Iterable[str] = (), defaults: Optional[Mapping[str, Any]] = None) -> None:
+def add_settings(
+    parser: Parser, cls: type, leave_out: Iterable[str] = (), defaults: Optional[Mapping[str, object]] = None
+) -> None:
     """Add a flag for every setting of a dataclass, in its named groups.
 
     Args:
@@ -96,7 +99,7 @@ def add_settings(parser: Parser, cls: Any, leave_out: Iterable[str] = (), defaul
         defaults (mapping, optional): defaults to show instead of the dataclass's own
     """
     shown = {**vars(cls()), **(defaults or {})}
-    groups: Dict[str, Any] = {}
+    groups: Record = {}
     for name, known in settings_of(cls).items():
         if name in leave_out:
             continue
@@ -114,7 +117,7 @@ def add_run_arguments(parser: Parser, leave_out: Iterable[str] = ()) -> None:
 
 def parse_settings(
     parser: Parser, known: Mapping[str, Setting], argv: Optional[Sequence[str]] = None
-) -> Tuple[Dict[str, Any], argparse.Namespace]:
+) -> Tuple[Record, argparse.Namespace]:
     """Parse the words, with the file of ``-c`` underneath: the settings that were given, checked, and all other flags."""
     args = parser.parse_args(argv)
     given = {name: value for name, value in vars(args).items() if name in known}

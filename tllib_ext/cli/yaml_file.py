@@ -6,6 +6,7 @@ from tllib_ext.errors import UserError, closest
 from tllib_ext.methods import METHODS
 from tllib_ext.training.earlier import RENAMED
 from tllib_ext.training.setting import HPARAMS, Setting, read_value
+from tllib_ext.typing import Record
 
 __all__ = ["read_yaml"]
 
@@ -13,14 +14,14 @@ __all__ = ["read_yaml"]
 YAML_LIMIT, YAML_DEPTH = 50_000, 5
 
 
-def read_yaml(path: str, known: Mapping[str, Setting]) -> Dict[str, Any]:
+def read_yaml(path: str, known: Mapping[str, Setting]) -> Record:
     """Settings from a YAML file; unknown keys, wrong values and keys that only the user may set are errors.
 
     Args:
         path (str): the file
         known (mapping): name -> :class:`~tllib_ext.training.setting.Setting`
     """
-    settings: Dict[str, Any] = {}
+    settings: Record = {}
     for key, value in _mapping(path).items():
         name = str(key).replace("-", "_")
         if name in RENAMED and name != "hp":
@@ -43,14 +44,14 @@ def read_yaml(path: str, known: Mapping[str, Setting]) -> Dict[str, Any]:
     return settings
 
 
-def _entries(value: Any) -> Any:
+def _entries(value: object) -> object:
     """Hyper-parameters as text, as the command line gives them; a number stays one."""
     if isinstance(value, dict):
         return {str(name): str(entry) for name, entry in value.items()}
     return value if isinstance(value, (bool, list)) else str(value)
 
 
-def _mapping(path: str) -> Dict[Any, Any]:
+def _mapping(path: str) -> Dict[object, object]:
     import yaml
 
     try:

@@ -1,27 +1,31 @@
 """Conversion and checks of the evaluator's inputs: arrays or tensors in, numpy arrays out."""
 
-from typing import Any, Dict, Tuple
+from typing import TYPE_CHECKING, Dict, Tuple, cast
 
 import numpy as np
 
 from tllib_ext.errors import UserError
 from tllib_ext.split import LabelSplit
+from tllib_ext.typing import Values
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 __all__ = ["argmax", "check_possible", "class_labels", "count_once", "integers", "same_length", "scores", "to_numpy"]
 
 
-def to_numpy(values: Any) -> np.ndarray:
+def to_numpy(values: Values) -> np.ndarray:
     """An array or a tensor of any device as numpy array; does not import torch."""
-    if hasattr(values, "detach"):
-        values = values.detach().cpu()
-        try:
-            return values.numpy()
-        except TypeError:  # numpy has no bfloat16
-            return values.float().numpy()
-    return np.asarray(values)
+    if not hasattr(values, "detach"):
+        return np.asarray(values)
+    tensor = cast("Tensor", values).detach().cpu()
+    try:
+        return tensor.numpy()
+    except TypeError:  # numpy has no bfloat16
+        return tensor.float().numpy()
 
 
-def integers(name: str, values: Any) -> np.ndarray:
+def integers(name: str, values: Values) -> np.ndarray:
     """One integer per image; ``name`` stands in the error message."""
     array = to_numpy(values)
     if array.ndim != 1 or (len(array) and array.dtype.kind not in "iu"):
@@ -29,7 +33,7 @@ def integers(name: str, values: Any) -> np.ndarray:
     return array.astype(np.int64)
 
 
-def class_labels(name: str, values: Any, names: Tuple[str, ...]) -> np.ndarray:
+def class_labels(name: str, values: Values, names: Tuple[str, ...]) -> np.ndarray:
     """One label per image, each a position in ``names``."""
     array = integers(name, values)
     if len(array) and not 0 <= array.min() <= array.max() < len(names):
@@ -37,7 +41,7 @@ def class_labels(name: str, values: Any, names: Tuple[str, ...]) -> np.ndarray:
     return array
 
 
-def scores(values: Any) -> np.ndarray:
+def scores(values: Values) -> np.ndarray:
     """One number per image; infinite values are allowed, NaN is an error."""
     array = to_numpy(values)
     if array.ndim != 1 or (len(array) and array.dtype.kind not in "fiu"):
@@ -50,7 +54,7 @@ def scores(values: Any) -> np.ndarray:
     return array.astype(np.float64)
 
 
-def argmax(probs: Any, split: LabelSplit) -> np.ndarray:
+def argmax(probs: Values, split: LabelSplit) -> np.ndarray:
     """The closed-set label: the first of the most probable source classes of every row."""
     array = to_numpy(probs)
     if array.ndim != 2 or array.shape[1] != split.num_source:

@@ -21,7 +21,7 @@ from tllib_ext.evaluation.arrays import argmax, class_labels, integers, same_len
 from tllib_ext.evaluation.openset import OpenSetReport, evaluate
 from tllib_ext.io import CHUNK, atomic_text, escape_formula, number_or_nan, open_text, read_columns, unescape_formula
 from tllib_ext.split import LabelSplit
-from tllib_ext.typing import PathLike
+from tllib_ext.typing import PathLike, Values
 
 __all__ = ["COLUMNS", "Predictions", "load_split", "read_predictions", "write_predictions"]
 
@@ -68,11 +68,11 @@ class Predictions:
 def write_predictions(
     file: PathLike,
     prediction: Any,
-    index: Any,
+    index: Values,
     paths: Sequence[str],
     split: LabelSplit,
-    threshold: Any = None,
-    labels: Any = None,
+    threshold: Optional[float] = None,
+    labels: Optional[Values] = None,
 ) -> None:
     r"""Write a :class:`~tllib_ext.methods.base.Prediction` of N images, in the order of ``index``, atomically.
 

@@ -14,6 +14,7 @@ from tllib_ext.errors import UserError
 from tllib_ext.evaluation.arrays import argmax, check_possible, class_labels, count_once, integers, same_length, scores, to_numpy
 from tllib_ext.evaluation.curves import confusion, detection, oscr
 from tllib_ext.split import LabelSplit
+from tllib_ext.typing import Record, Values
 
 __all__ = ["DEFINITIONS", "ClassRecall", "OpenSetEvaluator", "OpenSetReport", "evaluate"]
 
@@ -76,11 +77,11 @@ class OpenSetReport:
     label_names: Tuple[str, ...] = field(repr=False)
     confusion: np.ndarray = field(repr=False, compare=False)
 
-    def flat(self) -> Dict[str, Any]:
+    def flat(self) -> Record:
         """The scalars, for one line of JSON."""
         return {name: getattr(self, name) for name in (*DEFINITIONS, "num_images", "scenario")}
 
-    def to_dict(self) -> Dict[str, Any]:
+    def to_dict(self) -> Record:
         """Everything, as plain JSON values."""
         return {
             **self.flat(),
@@ -110,7 +111,13 @@ class OpenSetReport:
 
 
 def evaluate(
-    labels: Any, predicted: Any, score: Any, split: LabelSplit, probs: Any = None, closed_pred: Any = None, index: Any = None
+    labels: Values,
+    predicted: Values,
+    score: Values,
+    split: LabelSplit,
+    probs: Optional[Values] = None,
+    closed_pred: Optional[Values] = None,
+    index: Optional[Values] = None,
 ) -> OpenSetReport:
     r"""All metrics from arrays or tensors, of any code.
 
@@ -181,7 +188,7 @@ class OpenSetEvaluator:
         """Remove all predictions."""
         self._chunks: List[Dict[str, np.ndarray]] = []
 
-    def update(self, prediction: Any, labels: Any, index: Any) -> None:
+    def update(self, prediction: Any, labels: Values, index: Values) -> None:
         """Add a :class:`~tllib_ext.methods.base.Prediction` of some images, their labels in 0..K and their indices."""
         closed_pred = argmax(prediction.probs, self.split)
         unknown = to_numpy(prediction.unknown).astype(bool)

@@ -11,7 +11,7 @@ from tllib_ext.errors import UserError
 from tllib_ext.evaluation.arrays import class_labels, same_length
 from tllib_ext.io import atomic_path, atomic_text, escape_formula, read_columns, unescape_formula
 from tllib_ext.split import LabelSplit
-from tllib_ext.typing import PathLike
+from tllib_ext.typing import PathLike, Values
 
 __all__ = ["COLUMNS", "Suspects", "read_suspects", "write_suspects"]
 
@@ -41,7 +41,9 @@ class Suspects:
         return None if self.clean is None else self.given != self.clean
 
 
-def write_suspects(file: PathLike, paths: Sequence[str], given: Any, audit: Any, split: LabelSplit, clean: Any = None) -> None:
+def write_suspects(
+    file: PathLike, paths: Sequence[str], given: Values, audit: Any, split: LabelSplit, clean: Optional[Values] = None
+) -> None:
     r"""Write ``suspects.csv``, and ``pred_probs.npy`` and ``labels.npy`` in cleanlab's form beside it.
 
     ``pred_probs.npy`` holds the class probabilities that the suggestions come from, rows in list order (column

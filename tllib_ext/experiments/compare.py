@@ -1,7 +1,7 @@
 """Run a grid, then write a table per noise."""
 
 from datetime import date
-from typing import Any, Dict, List, Sequence, Tuple
+from typing import List, Sequence, Tuple
 
 from tllib_ext.evaluation.openset import DEFINITIONS
 from tllib_ext.experiments.estimate import dry_run_text
@@ -15,6 +15,7 @@ from tllib_ext.report.style import png_bytes
 from tllib_ext.report.table_formats import to_text
 from tllib_ext.report.tables import MEAN, Table, make_table
 from tllib_ext.training.run_dir import Lock
+from tllib_ext.typing import Record
 
 __all__ = ["compare", "run_grid", "noise_table", "legend"]
 
@@ -42,7 +43,7 @@ def compare(grid: Grid) -> int:
     return 1 if notes else 0
 
 
-def run_grid(grid: Grid, cells: Sequence[Cell]) -> Tuple[List[Dict[str, Any]], List[str]]:
+def run_grid(grid: Grid, cells: Sequence[Cell]) -> Tuple[List[Record], List[str]]:
     """Run the cells that are missing; the records of all, and a line per cell that failed."""
     options = grid.options
     lock = Lock(grid.out)  # a second grid in the folder could replace the cells of this one
@@ -56,7 +57,7 @@ def run_grid(grid: Grid, cells: Sequence[Cell]) -> Tuple[List[Dict[str, Any]], L
     return collect(cells, grid.out), [f"failed: {cell.name}: {error}" for cell, error in failed]
 
 
-def noise_table(records: Sequence[Dict[str, Any]], noise: Noise, metric: str, grid: Grid) -> Table:
+def noise_table(records: Sequence[Record], noise: Noise, metric: str, grid: Grid) -> Table:
     """Rows methods, columns tasks and their mean; the paper's OS in brackets."""
     mine = [record for record in records if record["noise"] == noise.label]
     rows = [variant.label for variant in grid.variants]
@@ -73,7 +74,7 @@ def noise_table(records: Sequence[Dict[str, Any]], noise: Noise, metric: str, gr
     return table
 
 
-def legend(records: Sequence[Dict[str, Any]], metric: str, table: Table) -> List[str]:
+def legend(records: Sequence[Record], metric: str, table: Table) -> List[str]:
     """What the numbers are: metric, step, backbone, seeds, noise draw; what the bracketed ones are."""
     done = [record for record in records if "error" not in record]
     marked = "; best of each column marked" if len(table.rows) > 1 else ""

@@ -58,7 +58,8 @@ def dry_run_text(cells: Sequence[Cell], out: Path, jobs: int, data: str, listed:
     """The plan as a table per row, the first folders, and the cost of what is left."""
     states = {cell.name: state_of(cell, out) for cell in cells}
     guess = {cell.name: cell_seconds(cell.config, data) for cell in cells}
-    took = {cell.name: read_object(Path(out) / "cells" / cell.name / "cell.json").get("seconds") for cell in cells}
+    records = {cell.name: read_object(Path(out) / "cells" / cell.name / "cell.json") for cell in cells}
+    took = {name: float(record.get("seconds") or 0) for name, record in records.items()}
     known = [cell for cell in cells if states[cell.name] == "finished" and took[cell.name]]
     scale = sum(float(took[c.name] or 0) for c in known) / sum(guess[c.name] for c in known) if known else 1.0
     table = PrettyTable(["row", "cells", "finished", "to run", "per cell", "left"], align="r")

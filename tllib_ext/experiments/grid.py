@@ -6,13 +6,14 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import product
 from pathlib import Path
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence
+from typing import List, NamedTuple, Optional, Sequence
 
 from tllib_ext.errors import UserError
 from tllib_ext.experiments.domains import Domains, Task
 from tllib_ext.experiments.paper import noise_code
 from tllib_ext.training.config import RunConfig
 from tllib_ext.training.setting import COUNT, FLAG, TEXT, check_fields, setting
+from tllib_ext.typing import Record
 
 __all__ = ["Noise", "Variant", "Cell", "Grid", "GridOptions", "plan", "folder_name"]
 
@@ -41,7 +42,7 @@ class Variant(NamedTuple):
     """A row of a table: its label, the settings that make it, and its part of the folder's name if not the label."""
 
     label: str
-    settings: Dict[str, Any]
+    settings: Record
     name: Optional[str] = None
 
 
@@ -50,7 +51,7 @@ class Cell:
     """One run of a grid: its folder's name, its place in the table, its configuration."""
 
     name: str
-    keys: Dict[str, Any] = field(hash=False)
+    keys: Record = field(hash=False)
     config: RunConfig = field(hash=False)
 
 

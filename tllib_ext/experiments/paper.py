@@ -3,7 +3,9 @@
 import json
 from functools import lru_cache
 from importlib import resources
-from typing import Any, Dict, Iterable, Optional, Sequence
+from typing import Iterable, Optional, Sequence
+
+from tllib_ext.typing import Record
 
 __all__ = ["paper_tables", "benchmark_of", "noise_code", "published", "published_ablation"]
 
@@ -16,7 +18,7 @@ _BENCHMARKS = {
 
 
 @lru_cache(maxsize=None)
-def paper_tables() -> Dict[str, Any]:
+def paper_tables() -> Record:
     """The file as it is: ``source metric methods variants tasks table2 table3 table4``.
 
     Examples::

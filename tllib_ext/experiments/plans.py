@@ -6,12 +6,13 @@ same run may serve several experiments: its folder is named by what it is, not b
 
 import math
 from dataclasses import replace
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from tllib_ext.errors import UserError
 from tllib_ext.experiments.grid import Cell, Grid, Noise, Variant, plan
 from tllib_ext.experiments.paper import paper_tables
 from tllib_ext.split import PRESETS
+from tllib_ext.typing import Record
 
 __all__ = ["EXPERIMENTS", "Experiment", "Point", "SENSITIVITY"]
 
@@ -33,7 +34,7 @@ _DEFAULTS = {"lam": 0.1, "m": 1.0, "n": 4}
 class Point(NamedTuple):
     """Where a run stands in the experiment's tables and figures: ``row task noise seed`` and, in a sweep, ``x``."""
 
-    keys: Dict[str, Any]
+    keys: Record
     cell: Cell
 
 
@@ -57,7 +58,7 @@ def _no_points(text: Optional[str]) -> None:
         raise UserError("--points is for ct_sweep (sizes) and noise_sweep (rates)")
 
 
-def _with_hparams(settings: Dict[str, Any], more: Dict[str, str]) -> Dict[str, Any]:
+def _with_hparams(settings: Record, more: Dict[str, str]) -> Record:
     """The settings with further hyper-parameters; without any they stay what every other experiment has."""
     hparams = {**settings.get("hparams", {}), **more}
     return {**settings, "hparams": hparams} if hparams else dict(settings)

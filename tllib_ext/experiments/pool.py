@@ -7,8 +7,9 @@ import threading
 import time
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple, cast
+from typing import Dict, Iterator, List, Optional, Sequence, Tuple, cast
 
 from tqdm import tqdm
 
@@ -49,8 +50,8 @@ def run_cells(
 def _results(cells: Sequence[Cell], out: Path, jobs: int, keep_models: bool) -> Iterator[Tuple[Cell, Optional[str], str]]:
     """(cell, error or None, line to print), as cells end. A worker that dies takes only its cell with it."""
     waiting = list(reversed(cells))
-    busy: Dict[Connection, Tuple[Any, Cell]] = {}
-    idle: List[Tuple[Any, Connection]] = []
+    busy: Dict[Connection, Tuple[BaseProcess, Cell]] = {}
+    idle: List[Tuple[BaseProcess, Connection]] = []
     try:
         while waiting or busy:
             while waiting and len(busy) < jobs:
@@ -75,7 +76,7 @@ def _results(cells: Sequence[Cell], out: Path, jobs: int, keep_models: bool) -> 
         _stop([process for process, _ in busy.values()], idle)
 
 
-def _stop(busy: Sequence[Any], idle: Sequence[Tuple[Any, Connection]]) -> None:
+def _stop(busy: Sequence[BaseProcess], idle: Sequence[Tuple[BaseProcess, Connection]]) -> None:
     """Also on Ctrl-C: a worker finishes its step and saves it; the next start goes on from there."""
     for _, connection in idle:
         connection.close()
@@ -88,7 +89,7 @@ def _stop(busy: Sequence[Any], idle: Sequence[Tuple[Any, Connection]]) -> None:
             process.kill()
 
 
-def _start(out: Path, keep_models: bool) -> Tuple[Any, Connection]:
+def _start(out: Path, keep_models: bool) -> Tuple[BaseProcess, Connection]:
     context = get_context("spawn")
     here, there = context.Pipe()
     # Not a daemon: those may not have the processes that decode images.

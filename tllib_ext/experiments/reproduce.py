@@ -1,6 +1,6 @@
 """Run an experiment of the paper and show it beside the published numbers."""
 
-from typing import Any, Dict, List, Optional, Tuple
+from typing import List, Optional, Tuple
 
 import numpy as np
 
@@ -17,11 +17,12 @@ from tllib_ext.report.plots import Scores, density
 from tllib_ext.report.style import png_bytes
 from tllib_ext.report.table_formats import to_text
 from tllib_ext.report.tables import MEAN, Table, make_table
+from tllib_ext.typing import Record
 
 __all__ = ["reproduce"]
 
-Records = List[Dict[str, Any]]
-Made = Tuple[List[Table], Dict[str, Any]]
+Records = List[Record]
+Made = Tuple[List[Table], Record]
 
 
 def reproduce(name: str, grid: Grid, values: Optional[str] = None) -> int:

@@ -7,7 +7,7 @@ import traceback
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import List, Optional, Sequence, Tuple
 
 from tllib_ext.errors import StopRequested, UserError
 from tllib_ext.experiments.grid import Cell
@@ -15,6 +15,7 @@ from tllib_ext.io import write_json
 from tllib_ext.training.config import RunConfig
 from tllib_ext.training.run_dir import Lock
 from tllib_ext.training.setting import COUNT_LIMIT
+from tllib_ext.typing import Record
 
 __all__ = ["read_object", "state_of", "check_cells", "collect", "run_cell", "cell_config"]
 
@@ -22,7 +23,7 @@ __all__ = ["read_object", "state_of", "check_cells", "collect", "run_cell", "cel
 _HEAVY = ("checkpoints", "tb", "model.safetensors")
 
 
-def read_object(file: Path) -> Dict[str, Any]:
+def read_object(file: Path) -> Record:
     """The object in a JSON file; empty if there is none that can be read."""
     try:
         value = json.loads(file.read_text(encoding="utf-8"))
@@ -31,14 +32,14 @@ def read_object(file: Path) -> Dict[str, Any]:
         return {}
 
 
-def _essential(config: RunConfig) -> Dict[str, Any]:
+def _essential(config: RunConfig) -> Record:
     """What two runs of one cell must have in common, as plain values."""
     values = json.loads(json.dumps(config.to_dict()))
     values["hparams"] = {name: str(value) for name, value in values["hparams"].items()}
     return {name: values[name] for name in ("root", *RunConfig.essential())}
 
 
-def _recorded(folder: Path) -> Optional[Dict[str, Any]]:
+def _recorded(folder: Path) -> Optional[Record]:
     """The essential settings in a cell's folder, None if it has none that can be read."""
     settings = read_object(folder / "cell.json").get("settings")
     try:
@@ -80,7 +81,7 @@ def check_cells(cells: Sequence[Cell], out: Path, overwrite: bool = False) -> Li
     return [cell for cell, state in states if state != "finished"]
 
 
-def collect(cells: Sequence[Cell], out: Path) -> List[Dict[str, Any]]:
+def collect(cells: Sequence[Cell], out: Path) -> List[Record]:
     """One record per cell: its keys, its folder and its ``results.json``, or the error that it ended with."""
     records = []
     for cell in cells:

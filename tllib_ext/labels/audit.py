@@ -16,11 +16,15 @@ A sample that training never drew is scored by the trained method's probabilitie
 a mean, marked by ``visits`` 0.
 """
 
-from typing import Any, Dict, NamedTuple, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Dict, NamedTuple, Optional, Tuple, cast
 
 import numpy as np
 
 from tllib_ext.errors import UserError
+from tllib_ext.typing import Values
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 __all__ = ["LabelAudit", "audit_labels", "audit_quality", "detection_quality", "suspicion"]
 
@@ -40,7 +44,9 @@ class LabelAudit(NamedTuple):
     visits: np.ndarray
 
 
-def audit_labels(history: Any, given: np.ndarray, posterior: Any = None, fallback: Any = None) -> LabelAudit:
+def audit_labels(
+    history: Any, given: np.ndarray, posterior: Optional[Values] = None, fallback: Optional[Values] = None
+) -> LabelAudit:
     r"""Score every given label by the losses of training and, where there is one, the posterior of a label model.
 
     Args:
@@ -80,7 +86,7 @@ def audit_quality(audit: LabelAudit, given: np.ndarray, clean: np.ndarray) -> Di
     return {**detection_quality(audit.suspicion, wrong), "suggestion_accuracy": right}
 
 
-def _without_gaps(history: Any, given: np.ndarray, fallback: Any) -> Tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _without_gaps(history: Any, given: np.ndarray, fallback: Optional[Values]) -> Tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The history's means; a sample that was never drawn gets ``fallback``, or the uniform distribution."""
     loss, probs, visits = (_array(value).astype(np.float64) for value in (history.loss, history.probs, history.visits))
     gaps = (visits == 0) | np.isnan(loss) | ~np.isfinite(probs).all(1)  # never drawn, or drawn while training diverged
@@ -135,5 +141,5 @@ def detection_quality(score: np.ndarray, wrong: np.ndarray) -> Dict[str, Optiona
     return {"suspects_auroc": float(roc_auc_score(wrong, score)), "suspects_precision": float(wrong[first].mean())}
 
 
-def _array(value: Any) -> np.ndarray:
-    return np.asarray(value.detach().cpu() if hasattr(value, "detach") else value)
+def _array(value: Values) -> np.ndarray:
+    return np.asarray(cast("Tensor", value).detach().cpu() if hasattr(value, "detach") else value)

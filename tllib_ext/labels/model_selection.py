@@ -1,13 +1,14 @@
 r"""Model selection of the label model: initialisations and structures, compared by labels predicted from the others."""
 
 from dataclasses import dataclass
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Dict, List, Optional, Tuple
 
 import numpy as np
 
 from tllib_ext.labels.em import EMStep, em_steps
 from tllib_ext.labels.embedding import evenly_spaced, rescale
 from tllib_ext.labels.initialisation import rate_log_prior
+from tllib_ext.typing import Record
 
 __all__ = [
     "STRUCTURES",
@@ -70,7 +71,7 @@ class Candidate:
     held_out: float = float("-inf")
     rate_std: float = 0.0
 
-    def row(self, data: SortedSamples) -> Dict[str, Any]:
+    def row(self, data: SortedSamples) -> Record:
         """For the table of candidates."""
         return {
             "structure": self.structure,

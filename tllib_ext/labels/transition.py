@@ -33,7 +33,7 @@ classes whose features coincide cannot be distinguished from one class with nois
 """
 
 from dataclasses import dataclass, field
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Dict, List, Optional, Sequence, Tuple, cast
 
 import numpy as np
 
@@ -51,6 +51,10 @@ from tllib_ext.labels.model_selection import (
     run_em,
     select_rank,
 )
+from tllib_ext.typing import Record, Values
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 __all__ = ["LabelModel", "estimate_labels"]
 
@@ -87,7 +91,7 @@ class LabelModel:
     structure: str
     start: str
     trace: List[Dict[str, float]] = field(default_factory=list)
-    candidates: List[Dict[str, Any]] = field(default_factory=list)
+    candidates: List[Record] = field(default_factory=list)
 
     def summary(self, names: Optional[Sequence[str]] = None) -> str:
         """A few lines for a log; classes by their ``names``, or by number."""
@@ -104,7 +108,7 @@ class LabelModel:
 
 
 def estimate_labels(
-    features: Any, labels: Any, num_classes: int, seed: int = 0, previous: Optional[LabelModel] = None, limit: int = 2500
+    features: Values, labels: Values, num_classes: int, seed: int = 0, previous: Optional[LabelModel] = None, limit: int = 2500
 ) -> LabelModel:
     r"""Estimate the label noise of a data set: see the head of this file for the model.
 
@@ -178,8 +182,8 @@ def estimate_labels(
     return model
 
 
-def _checked(features: Any, labels: Any, num_classes: int) -> Tuple[np.ndarray, np.ndarray]:
-    x, y = (np.asarray(v.detach().cpu() if hasattr(v, "detach") else v) for v in (features, labels))
+def _checked(features: Values, labels: Values, num_classes: int) -> Tuple[np.ndarray, np.ndarray]:
+    x, y = (np.asarray(cast("Tensor", v).detach().cpu() if hasattr(v, "detach") else v) for v in (features, labels))
     if x.ndim != 2 or y.shape != x.shape[:1] or len(y) == 0:
         raise UserError(f"features {x.shape} and labels {y.shape} do not fit: expected (N, D) and (N,) with N > 0")
     if not np.issubdtype(y.dtype, np.integer):

@@ -1,18 +1,19 @@
 """The files of a comparison: text, Markdown, LaTeX, CSV, JSON records, a figure and one self-contained page."""
 
 from pathlib import Path
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Dict, List, Optional, Sequence
 
 from tllib_ext.io import atomic_path, write_json, write_text
 from tllib_ext.report.table_formats import markdown_escape, to_csv, to_latex, to_markdown
 from tllib_ext.report.tables import Table
 from tllib_ext.report.templating import png_picture, render
+from tllib_ext.typing import Record
 
 __all__ = ["write_comparison"]
 
 
 def write_comparison(
-    folder: Path, name: str, title: str, tables: Sequence[Table], records: Sequence[Dict[str, Any]], command: str,
+    folder: Path, name: str, title: str, tables: Sequence[Table], records: Sequence[Record], command: str,
     figures: Optional[Dict[str, bytes]] = None, notes: Sequence[str] = (),
 ) -> List[Path]:  # fmt: skip
     """Write ``name.{md,tex,csv,json,html}`` and a PNG per figure into ``folder``; returns their paths.

@@ -38,10 +38,12 @@ def bars_figure(tables: Sequence[Table], axis: str) -> Figure:
         for index, task in enumerate(name for name in table.columns if name != column):
             points = [(100 * table.stats[row, task].mean, y) for y, row in enumerate(rows) if (row, task) in table.stats]
             if points:
-                ax.scatter(*zip(*points), s=10, color=f"C{index + 1}", label=plain(task), zorder=3)
+                xs, ys = zip(*points)
+                ax.scatter(xs, ys, s=10, color=f"C{index + 1}", label=plain(task), zorder=3)
         points = [(table.paper[row, column], y) for y, row in enumerate(rows) if (row, column) in table.paper]
         if points:
-            ax.scatter(*zip(*points), s=34, marker="D", facecolors="none", edgecolors="black", label="paper", zorder=4)
+            xs, ys = zip(*points)
+            ax.scatter(xs, ys, s=34, marker="D", facecolors="none", edgecolors="black", label="paper", zorder=4)
         ax.set(xlim=(0, 100), yticks=range(len(rows)))
         ax.set_yticklabels(map(plain, rows) if number == 0 else [])
         ax.invert_yaxis()

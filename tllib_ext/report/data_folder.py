@@ -8,12 +8,13 @@ import io
 import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Dict, Optional, Sequence
+from typing import Dict, Optional, Sequence
 from urllib.parse import quote
 
 from tllib_ext.errors import UserError
 from tllib_ext.images import load_image
 from tllib_ext.io import cache_dir
+from tllib_ext.typing import Record
 
 __all__ = ["DataFolder", "thumbnail"]
 
@@ -29,7 +30,7 @@ class DataFolder:
         run (Path): the run folder, which links are relative to
     """
 
-    def __init__(self, config: Dict[str, Any], run: Path):
+    def __init__(self, config: Record, run: Path):
         root = config.get("root")
         if root is None and config.get("data") == "Glyphs":
             root = cache_dir() / "glyphs"

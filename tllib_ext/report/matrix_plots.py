@@ -1,11 +1,14 @@
 """Matrices as heat maps: the confusion of the predictions, the transition of the labels."""
 
-from typing import Any, List, Optional, Sequence
+from typing import List, Optional, Sequence
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from numpy.typing import ArrayLike
 
 from tllib_ext.report.style import FONT_SIZE, INK, axes_grid, finish, plain
+from tllib_ext.typing import Record
 
 __all__ = ["confusion_matrix", "transition_matrices"]
 
@@ -29,7 +32,7 @@ def confusion_matrix(matrix: np.ndarray, names: Sequence[str]) -> Figure:
     return fig
 
 
-def transition_matrices(estimated: Any, names: Sequence[str], true: Optional[Any] = None) -> Figure:
+def transition_matrices(estimated: ArrayLike, names: Sequence[str], true: Optional[ArrayLike] = None) -> Figure:
     r"""Label-transition matrices: the share of each given label (columns) among the images of a true class (rows).
 
     Args:
@@ -57,10 +60,10 @@ def _room(names: Sequence[str]) -> float:
     return 0.9 + 0.1 * max(len(plain(name, _LETTERS)) for name in names)
 
 
-def _heat(ax: Any, shares: np.ndarray, rows: List[str], columns: List[str]) -> None:
+def _heat(ax: Axes, shares: np.ndarray, rows: List[str], columns: List[str]) -> None:
     ax.grid(False)
     ax.imshow(shares, cmap="Blues", vmin=0, vmax=1, aspect="auto", interpolation="nearest")
-    ticks = {"rotation": 45, "ha": "right", "rotation_mode": "anchor", "fontsize": FONT_SIZE}
+    ticks: Record = {"rotation": 45, "ha": "right", "rotation_mode": "anchor", "fontsize": FONT_SIZE}
     thin = -(-max(shares.shape) // _NAMES)  # more names than fit: every second, every third
     ax.set_xticks(range(0, len(columns), thin), [plain(name, _LETTERS) for name in columns[::thin]], **ticks)
     ax.set_yticks(range(0, len(rows), thin), [plain(name, _LETTERS) for name in rows[::thin]], fontsize=FONT_SIZE)

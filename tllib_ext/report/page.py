@@ -2,7 +2,7 @@
 
 import shlex
 from pathlib import Path
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple, Union
+from typing import Dict, List, NamedTuple, Optional, Tuple, Union
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from tllib_ext.report.plots import plot_run
 from tllib_ext.report.run_files import RunFiles, read_run
 from tllib_ext.report.style import save
 from tllib_ext.report.templating import data_address, png_picture, render
+from tllib_ext.typing import Record
 
 __all__ = ["page", "write_report"]
 
@@ -38,7 +39,7 @@ _AUDIT = {
 }
 
 
-def write_report(folder: Union[str, Path], results: Optional[Dict[str, Any]] = None) -> Path:
+def write_report(folder: Union[str, Path], results: Optional[Record] = None) -> Path:
     """Draw ``plots/*.png`` and ``report.html`` from the files of a run; returns the page's path.
 
     Args:
@@ -162,7 +163,7 @@ def _metrics(run: RunFiles, report: OpenSetReport) -> List[Tuple[str, Optional[f
     return rows + [(name, run.results[name], text) for name, text in more.items() if run.results.get(name) is not None]
 
 
-def _recalls(report: OpenSetReport) -> List[Dict[str, Any]]:
+def _recalls(report: OpenSetReport) -> List[Record]:
     rows = []
     for name, (recall, count) in report.per_class.items():
         row = report.confusion[report.label_names.index(name)]
@@ -182,7 +183,7 @@ def _command(run: RunFiles) -> str:
     return "python examples/noisy_unida.py " + shlex.join([*words, "--overwrite"])
 
 
-def _settings(run: RunFiles) -> Dict[str, Dict[str, Any]]:
+def _settings(run: RunFiles) -> Dict[str, Record]:
     env = {key: value for key, value in run.env.items() if key != "versions"}
     return {
         "Environment": {**env, **(run.env.get("versions") or {})},

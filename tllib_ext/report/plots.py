@@ -1,8 +1,9 @@
 """The plots of a run. The functions take arrays and return figures; :func:`plot_run` draws those of a run folder."""
 
-from typing import Any, Dict, NamedTuple, Optional, Sequence
+from typing import Dict, NamedTuple, Optional, Sequence
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from tllib_ext.evaluation.curves import ThresholdCurve
@@ -11,6 +12,7 @@ from tllib_ext.evaluation.feature_map_file import GROUPS, FeatureMap
 from tllib_ext.report.matrix_plots import confusion_matrix, transition_matrices
 from tllib_ext.report.run_files import RunFiles
 from tllib_ext.report.style import BLUE, GREEN, GREY, ORANGE, PALETTE, PURPLE, VERMILLION, axes_grid, figure, finish, plain
+from tllib_ext.typing import Record
 
 __all__ = ["Scores", "density", "feature_map", "metrics_over_training", "plot_run", "suspicion_histogram", "threshold_curve",
            "training_terms"]  # fmt: skip
@@ -18,7 +20,7 @@ __all__ = ["Scores", "density", "feature_map", "metrics_over_training", "plot_ru
 _METRICS = (("os", "OS", BLUE), ("os_star", "OS*", GREEN), ("unk", "UNK", VERMILLION), ("h_score", "H-score", PURPLE),
             ("auroc", "AUROC", GREY), ("predicted_unknown", "called unknown", ORANGE))  # fmt: skip
 #: a legend under the axes.
-_BELOW: Dict[str, Any] = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.2), "ncols": 3, "columnspacing": 0.9,
+_BELOW: Record = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.2), "ncols": 3, "columnspacing": 0.9,
                           "handlelength": 1.4}  # fmt: skip
 
 
@@ -91,7 +93,7 @@ def density(panels: Sequence[Scores], axis: str) -> Figure:
     return fig
 
 
-def _smooth(ax: Any, values: np.ndarray, colour: str, label: str, grid: np.ndarray) -> None:
+def _smooth(ax: Axes, values: np.ndarray, colour: str, label: str, grid: np.ndarray) -> None:
     """Gaussian kernel density with Scott's rule over a rug plot; the rug alone where all values are equal."""
     from scipy.stats import gaussian_kde
 
@@ -105,7 +107,7 @@ def _smooth(ax: Any, values: np.ndarray, colour: str, label: str, grid: np.ndarr
     ax.fill_between(grid, height, color=colour, alpha=0.18, linewidth=0)
 
 
-def _mark_threshold(ax: Any, threshold: Optional[float]) -> None:
+def _mark_threshold(ax: Axes, threshold: Optional[float]) -> None:
     if threshold is not None:
         ax.axvline(threshold, color="black", linestyle="--", linewidth=1.3, label=f"threshold {threshold:.3g}")
 
@@ -125,7 +127,7 @@ def threshold_curve(curve: ThresholdCurve, threshold: Optional[float] = None) ->
     return fig
 
 
-def training_terms(records: Sequence[Dict[str, Any]]) -> Figure:
+def training_terms(records: Sequence[Record]) -> Figure:
     """What training measured: means of the steps since the previous evaluation."""
     names = sorted({name for record in records for name in record if name.startswith("train_")})
     fig, ax = figure(height=2.5 + 0.2 * -(-len(names) // 3))
@@ -136,7 +138,7 @@ def training_terms(records: Sequence[Dict[str, Any]]) -> Figure:
     return fig
 
 
-def metrics_over_training(records: Sequence[Dict[str, Any]]) -> Figure:
+def metrics_over_training(records: Sequence[Record]) -> Figure:
     """The metrics of every evaluation of the target."""
     fig, ax = figure()
     for name, label, colour in _METRICS:
@@ -146,7 +148,7 @@ def metrics_over_training(records: Sequence[Dict[str, Any]]) -> Figure:
     return fig
 
 
-def _line(ax: Any, records: Sequence[Dict[str, Any]], name: str, label: str, colour: str, style: str = "-") -> None:
+def _line(ax: Axes, records: Sequence[Record], name: str, label: str, colour: str, style: str = "-") -> None:
     points = [(r["step"], r[name]) for r in records if isinstance(r.get(name), (int, float)) and np.isfinite(r[name])]
     if points:
         ax.plot(*zip(*points), color=colour, linestyle=style, label=plain(label, 32), linewidth=1.8, marker="o", markersize=3.5)
@@ -162,7 +164,7 @@ def feature_map(points: FeatureMap) -> Figure:
         rows = points.group == number
         if rows.any():
             colour, marker, size, alpha = looks[group]
-            look = {"s": size, "c": colour, "marker": marker, "alpha": alpha, "linewidths": 0.9 if marker == "x" else 0}
+            look: Record = {"s": size, "c": colour, "marker": marker, "alpha": alpha, "linewidths": 0.9 if marker == "x" else 0}
             ax.scatter(points.x[rows], points.y[rows], label=f"{names.get(group, group)} ({rows.sum()})", **look)
     ax.set_xticks([])
     ax.set_yticks([])
@@ -175,7 +177,7 @@ def feature_map(points: FeatureMap) -> Figure:
 def suspicion_histogram(suspicion: np.ndarray, wrong: Optional[np.ndarray] = None) -> Figure:
     """Histogram of the suspicion of the source labels; correct and wrong labels apart where the truth is known."""
     fig, ax = figure()
-    bins = np.linspace(-1, 1, 41)
+    bins = np.linspace(-1, 1, 41).tolist()
     parts = [(np.ones(len(suspicion), bool), BLUE, "source labels")]
     if wrong is not None:
         parts = [(~wrong, BLUE, "label correct"), (wrong, VERMILLION, "label wrong")]

@@ -3,7 +3,7 @@
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Dict, List, Optional, Union
+from typing import Callable, List, Optional, TypeVar, Union
 
 import numpy as np
 
@@ -14,8 +14,11 @@ from tllib_ext.evaluation.openset import OpenSetReport
 from tllib_ext.evaluation.suspects_file import Suspects, read_suspects
 from tllib_ext.io import read_json_lines
 from tllib_ext.split import LabelSplit
+from tllib_ext.typing import Record
 
 __all__ = ["RunFiles", "read_run"]
+
+T = TypeVar("T")
 
 
 @dataclass
@@ -23,15 +26,15 @@ class RunFiles:
     """The contents of a run folder; None for a file that does not exist."""
 
     folder: Path
-    config: Dict[str, Any]
-    env: Dict[str, Any]
-    results: Dict[str, Any]
-    records: List[Dict[str, Any]]
+    config: Record
+    env: Record
+    results: Record
+    records: List[Record]
     split: LabelSplit
     predictions: Predictions
     suspects: Optional[Suspects]
     feature_map: Optional[FeatureMap]
-    label_model: Optional[Dict[str, Any]]
+    label_model: Optional[Record]
 
     @property
     def report(self) -> Optional[OpenSetReport]:
@@ -50,7 +53,7 @@ class RunFiles:
         return None if self.config.get("noise") == "none" else self.results.get("realised_rate")
 
 
-def read_run(folder: Union[str, Path], results: Optional[Dict[str, Any]] = None) -> RunFiles:
+def read_run(folder: Union[str, Path], results: Optional[Record] = None) -> RunFiles:
     """Read a run folder; a folder without a finished run is a :class:`~tllib_ext.errors.UserError`.
 
     Args:
@@ -62,7 +65,7 @@ def read_run(folder: Union[str, Path], results: Optional[Dict[str, Any]] = None)
         raise UserError(f"no finished run in {folder}: expected {folder / 'results.json'}, which a run writes at its end")
     split = load_split(folder / "config.json")
 
-    def optional(name: str, read: Any) -> Any:
+    def optional(name: str, read: Callable[[Path], T]) -> Optional[T]:
         return read(folder / name) if (folder / name).is_file() else None
 
     return RunFiles(
@@ -79,7 +82,7 @@ def read_run(folder: Union[str, Path], results: Optional[Dict[str, Any]] = None)
     )
 
 
-def _label_model(file: Path) -> Dict[str, Any]:
+def _label_model(file: Path) -> Record:
     model = _json(file)
     lacking = [key for key in ("rate", "rate_std", "trace", "transition") if key not in model]
     if lacking:
@@ -87,7 +90,7 @@ def _label_model(file: Path) -> Dict[str, Any]:
     return model
 
 
-def _json(file: Path) -> Dict[str, Any]:
+def _json(file: Path) -> Record:
     try:
         value = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:

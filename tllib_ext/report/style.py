@@ -5,6 +5,7 @@ import warnings
 from pathlib import Path
 from typing import Any, List, Tuple, Union
 
+from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
@@ -23,7 +24,7 @@ INK, _LINES = "#1F2937", "#D1D5DB"
 FONT_SIZE, DPI = 9, 160
 
 
-def axes_grid(rows: int, columns: int, width: float, height: float, **subplots: Any) -> Tuple[Figure, List[Any]]:
+def axes_grid(rows: int, columns: int, width: float, height: float, **subplots: Any) -> Tuple[Figure, List[Axes]]:
     """A figure with its own Agg canvas and its axes, row by row; ``width`` and ``height`` in inches."""
     fig = Figure(figsize=(width, height), dpi=DPI, layout="constrained", facecolor="white")
     FigureCanvasAgg(fig)
@@ -38,13 +39,13 @@ def axes_grid(rows: int, columns: int, width: float, height: float, **subplots: 
     return fig, axes
 
 
-def figure(width: float = 4.6, height: float = 3.1) -> Tuple[Figure, Any]:
+def figure(width: float = 4.6, height: float = 3.1) -> Tuple[Figure, Axes]:
     """A figure with one pair of axes, small enough that a phone shows it without shrinking the text much."""
     fig, axes = axes_grid(1, 1, width, height)
     return fig, axes[0]
 
 
-def finish(ax: Any, title: str, xlabel: str = "", ylabel: str = "", legend: bool = False, **where: Any) -> None:
+def finish(ax: Axes, title: str, xlabel: str = "", ylabel: str = "", legend: bool = False, **where: Any) -> None:
     """Set the title, the names of the axes, and with ``legend`` a legend of what has a label."""
     ax.set_title(title, loc="left", fontsize=FONT_SIZE, color=INK, fontweight="bold")
     ax.set_xlabel(xlabel, fontsize=FONT_SIZE, color=INK)
@@ -53,7 +54,7 @@ def finish(ax: Any, title: str, xlabel: str = "", ylabel: str = "", legend: bool
         ax.legend(**{"fontsize": FONT_SIZE, "facecolor": "white", "edgecolor": "none", "framealpha": 0.9, **where})
 
 
-def plain(text: Any, limit: int = 0) -> str:
+def plain(text: object, limit: int = 0) -> str:
     """Text for matplotlib: no formula between dollar signs, visible control characters, cut to ``limit`` characters.
 
     Examples::

@@ -9,6 +9,8 @@ import statistics
 from dataclasses import dataclass, field
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
+from tllib_ext.typing import Record
+
 __all__ = ["MEAN", "Entry", "Stat", "Table", "make_table", "stat"]
 
 #: printed where there is no number.
@@ -119,7 +121,7 @@ class Table:
 
 
 def make_table(
-    records: Sequence[Dict[str, Any]], metric: str, rows: Sequence[str], columns: Sequence[str], mean: bool = True,
+    records: Sequence[Record], metric: str, rows: Sequence[str], columns: Sequence[str], mean: bool = True,
     row_key: str = "row", column_key: str = "task", **table: Any,
 ) -> Table:  # fmt: skip
     """A table from run records: ``rows`` by ``record[row_key]``, ``columns`` by ``record[column_key]``, seeds pooled.
@@ -134,7 +136,7 @@ def make_table(
         >>> [entry.text for entry in made.entries()[1]]
         ['b', '—', '—', '—']
     """
-    values: Dict[Tuple[str, str], Dict[Any, float]] = {}
+    values: Dict[Tuple[str, str], Dict[object, float]] = {}
     for record in records:
         value = record.get(metric)
         if isinstance(value, (int, float)) and math.isfinite(value):

@@ -43,7 +43,7 @@ def _environment() -> Environment:
     return made
 
 
-def _visible(value: Any) -> Any:
+def _visible(value: object) -> object:
     """Control characters and bytes that are no text become visible; what a template made itself stays."""
     if isinstance(value, Markup) or not isinstance(value, str) or value.isprintable():
         return value

@@ -6,7 +6,7 @@ import shutil
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Dict, List, Optional, Tuple, cast
+from typing import Any, List, Optional, Tuple, cast
 
 import numpy as np
 import torch
@@ -25,6 +25,7 @@ from tllib_ext.training.config import RunConfig
 from tllib_ext.training.domain import Domain
 from tllib_ext.training.predict import features_of
 from tllib_ext.training.resolve import Resolved, open_run_data, parse_hparams
+from tllib_ext.typing import Record
 from tllib_ext.vision.datasets.builder import Data
 from tllib_ext.vision.datasets.cache import files_digest, read_cached, state_digest, write_cached
 from tllib_ext.vision.datasets.noisy import NoisyLabels
@@ -62,7 +63,7 @@ class RunParts:
     device: torch.device
     skipped_images: List[str]
 
-    def record(self) -> Dict[str, Any]:
+    def record(self) -> Record:
         """What ``config.json`` holds: every setting, and what was found for it in the data."""
         return {
             **self.config.to_dict(),
@@ -76,7 +77,7 @@ class RunParts:
             "in_features": _width(self.target),
         }
 
-    def model_record(self) -> Dict[str, Any]:
+    def model_record(self) -> Record:
         """The part of it that ``model.safetensors`` needs to be used again."""
         keys = ("method", "hparams", "split", "arch", "freeze_backbone", "bottleneck_dim", "bottleneck_norm", "image",
                 "in_features", "data")  # fmt: skip

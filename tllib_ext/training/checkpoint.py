@@ -4,7 +4,7 @@ import io
 import json
 import os
 from pathlib import Path
-from typing import Any, Dict, Optional
+from typing import Dict, Optional, Tuple
 
 import torch
 from torch import Tensor, nn
@@ -13,13 +13,14 @@ from tllib_ext.errors import UserError
 from tllib_ext.io import atomic_path
 from tllib_ext.methods.base import Method
 from tllib_ext.training.earlier import upgrade
+from tllib_ext.typing import PathLike, Record
 
 __all__ = ["save_checkpoint", "load_checkpoint", "save_model", "load_model", "load_method"]
 
 FORMAT = 1
 
 
-def save_checkpoint(folder: Path, state: Dict[str, Any], keep: int = 1, name: str = "last") -> None:
+def save_checkpoint(folder: Path, state: Record, keep: int = 1, name: str = "last") -> None:
     """Write ``checkpoints/last.pt`` whole; with ``keep`` > 1 that many ``step_N.pt`` stay beside it."""
     folder = Path(folder) / "checkpoints"
     folder.mkdir(parents=True, exist_ok=True)
@@ -35,7 +36,7 @@ def save_checkpoint(folder: Path, state: Dict[str, Any], keep: int = 1, name: st
             old.unlink()
 
 
-def load_checkpoint(folder: Path) -> Optional[Dict[str, Any]]:
+def load_checkpoint(folder: Path) -> Optional[Record]:
     """The last checkpoint of a run folder, None without one; only tensors and plain values are ever read."""
     file = Path(folder) / "checkpoints" / "last.pt"
     if not file.exists():
@@ -49,7 +50,7 @@ def load_checkpoint(folder: Path) -> Optional[Dict[str, Any]]:
     return state
 
 
-def save_model(file: Path, method: Method, frozen: Optional[nn.Module], metadata: Dict[str, Any]) -> None:
+def save_model(file: Path, method: Method, frozen: Optional[nn.Module], metadata: Record) -> None:
     """The trained method (and the frozen backbone under it) as safetensors, with what is needed to use it as JSON."""
     from safetensors.torch import save
 
@@ -64,7 +65,7 @@ def save_model(file: Path, method: Method, frozen: Optional[nn.Module], metadata
         draft.write_bytes(data)
 
 
-def load_model(file: os.PathLike) -> Any:
+def load_model(file: PathLike) -> Tuple[Record, Dict[str, Tensor], Dict[str, Tensor]]:
     """Metadata, the method's tensors and the frozen backbone's, of :func:`save_model`."""
     from safetensors import SafetensorError, safe_open
 
@@ -80,14 +81,14 @@ def load_model(file: os.PathLike) -> Any:
         raise UserError(f"{file} was not written by this version of tllib_ext: it lacks the mark of format {FORMAT}")
     if not isinstance(metadata.get("method"), str) or not isinstance(metadata.get("hparams"), dict):
         raise UserError(f"{file} does not say which method it is of: expected a model that a finished run wrote")
-    parts: Dict[str, Dict[str, Any]] = {"method": {}, "frozen": {}}
+    parts: Dict[str, Dict[str, Tensor]] = {"method": {}, "frozen": {}}
     for name, value in tensors.items():
         part, _, rest = name.partition(".")
         parts.setdefault(part, {})[rest] = value
     return upgrade(metadata), parts["method"], parts["frozen"]
 
 
-def load_method(method: Method, tensors: Dict[str, Tensor], where: Any) -> None:
+def load_method(method: Method, tensors: Dict[str, Tensor], where: object) -> None:
     """Put the tensors of :func:`load_model` into a method built with the same settings."""
     own = {name: value for name, value in method.state_dict().items() if name.startswith(method.training_only)}
     try:

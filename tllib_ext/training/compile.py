@@ -1,7 +1,7 @@
 """``compile=True``: the backbone through ``torch.compile``, where that works."""
 
 from contextlib import nullcontext
-from typing import Any, Callable, Optional
+from typing import Callable, ContextManager, Optional
 
 import torch
 from torch import nn
@@ -19,7 +19,7 @@ def why_not(device: torch.device) -> Optional[str]:
     return None
 
 
-def compile_network(network: nn.Module, device: torch.device, say: Callable[[str], Any] = print) -> bool:
+def compile_network(network: nn.Module, device: torch.device, say: Callable[[str], object] = print) -> bool:
     """Compile ``network`` in place (the names of its state stay); where that cannot work, say so and train without.
 
     The first steps take minutes: training, evaluation and each new batch size are compiled separately.
@@ -32,7 +32,7 @@ def compile_network(network: nn.Module, device: torch.device, say: Callable[[str
     return True
 
 
-def eagerly(module: nn.Module) -> Any:
+def eagerly(module: nn.Module) -> ContextManager[None]:
     """A context without ``torch.compile``'s code: an evaluation in a new mode is over before its compilation would be."""
     stance = getattr(torch.compiler, "set_stance", None)  # from PyTorch 2.6 on
     if stance is None or all(m._compiled_call_impl is None for m in module.modules()):

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, fields
 from functools import partial
-from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional, Union
+from typing import TYPE_CHECKING, Any, List, Mapping, Optional, Union
 
 from tllib_ext.errors import UserError, closest
 from tllib_ext.split import LabelSplit
@@ -25,6 +25,7 @@ from tllib_ext.training.setting import (
     setting,
     settings_of,
 )  # fmt: skip
+from tllib_ext.typing import Record
 
 if TYPE_CHECKING:
     from tllib_ext.training.resolve import Resolved
@@ -124,7 +125,7 @@ class RunConfig:
         "named set of hyper-parameters, such as paper (the text, literally); default: the method's first",
         metavar="NAME",
     )
-    hparams: Mapping[str, Any] = _method(
+    hparams: Mapping[str, object] = _method(
         {},
         HPARAMS,
         "hyper-parameters of the method, e.g. --hp eta=0.1 n=2; --list-hp lists them",
@@ -227,18 +228,18 @@ class RunConfig:
         return cls(**values)
 
     @classmethod
-    def from_record(cls, record: Mapping[str, Any]) -> "RunConfig":
+    def from_record(cls, record: Mapping[str, object]) -> "RunConfig":
         """The configuration in ``config.json`` or ``cell.json``, also of an earlier release; other keys are left out."""
         record = upgrade(record)
         return cls(**{f.name: record[f.name] for f in fields(cls) if f.name in record})
 
-    def to_dict(self) -> Dict[str, Any]:
+    def to_dict(self) -> Record:
         """Every setting as a plain value, for JSON."""
         values = {f.name: getattr(self, f.name) for f in fields(self)}
         split = self.split.to_dict() if isinstance(self.split, LabelSplit) else self.split
         return {**values, "split": split, "hparams": dict(self.hparams)}
 
-    def changed(self) -> Dict[str, Any]:
+    def changed(self) -> Record:
         """The settings that differ from their defaults."""
         defaults = RunConfig().to_dict()
         return {name: value for name, value in self.to_dict().items() if value != defaults[name]}
@@ -261,7 +262,7 @@ class RunConfig:
                 words += [value] if name == "root" else [flag] if value is True else [flag, str(value)]
         return words
 
-    def method_options(self) -> Dict[str, Any]:
+    def method_options(self) -> Record:
         """Hyper-parameters as given: :attr:`hparams` and the fields that are shorthands of some."""
         given = {name: getattr(self, name) for name in SHORTHANDS}
         return {**self.hparams, **{name: value for name, value in given.items() if value is not None}}

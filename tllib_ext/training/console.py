@@ -2,14 +2,16 @@
 
 import dataclasses
 from pathlib import Path
-from typing import Any, Dict, Optional
+from typing import Optional
 
 from prettytable import PrettyTable
 
 from tllib_ext.distributed import world_size
+from tllib_ext.evaluation.openset import OpenSetReport
 from tllib_ext.training.build import RunParts
 from tllib_ext.training.config import RunConfig
 from tllib_ext.training.resolve import parse_hparams
+from tllib_ext.typing import Record
 
 __all__ = ["hparams_table", "head", "progress_line", "tail"]
 
@@ -46,14 +48,14 @@ def head(parts: RunParts, folder: Path) -> str:
     ])  # fmt: skip
 
 
-def progress_line(record: Dict[str, Any]) -> str:
+def progress_line(record: Record) -> str:
     """One evaluation in one line."""
     names = ("train_loss", "train_kept", "train_known", "os", "os_star", "unk", "h_score", "auroc", "predicted_unknown")
     shown = [f"{name.removeprefix('train_')} {record[name]:.3f}" for name in names if record.get(name) is not None]
     return f"step {record['step']:>5}  " + "  ".join(shown)
 
 
-def tail(report: Optional[Any], results: Dict[str, Any], folder: Path) -> str:
+def tail(report: Optional[OpenSetReport], results: Record, folder: Path) -> str:
     """What came out, and where it is."""
     names = ("report.html", "predictions.csv", "suspects.csv", "transition.csv", "results.json", "results.jsonl",
              "model.safetensors", "env.json")  # fmt: skip

@@ -1,8 +1,9 @@
 """Names and values of earlier releases, in files that this one reads."""
 
-from typing import Any, Dict, Mapping
+from typing import Any, Mapping
 
 from tllib_ext.training.setting import HPARAMS
+from tllib_ext.typing import Record
 
 __all__ = ["RENAMED", "upgrade"]
 
@@ -10,7 +11,7 @@ __all__ = ["RENAMED", "upgrade"]
 RENAMED = {"bottleneck": "bottleneck_dim", "hp": "hparams"}
 
 
-def upgrade(record: Mapping[str, Any]) -> Dict[str, Any]:
+def upgrade(record: Mapping[str, Any]) -> Record:
     """``config.json``, ``cell.json`` or a model's metadata in today's names, whichever release wrote it.
 
     Examples::

@@ -1,7 +1,7 @@
 """A map of the features: t-SNE of some source and target samples, kept in ``tsne.csv``."""
 
 from inspect import signature
-from typing import Any, Iterator, Tuple
+from typing import Iterator, Optional, Tuple
 
 import numpy as np
 from torch import Tensor
@@ -74,7 +74,7 @@ def tsne(features: np.ndarray, seed: int) -> np.ndarray:
     return TSNE(2, perplexity=perplexity, init=start, random_state=seed, learning_rate="auto", **{rounds: 500}).fit_transform(x)
 
 
-def groups_of(source: int, target_labels: Any, target_index: np.ndarray, unknown: int) -> np.ndarray:
+def groups_of(source: int, target_labels: Optional[np.ndarray], target_index: np.ndarray, unknown: int) -> np.ndarray:
     """Group numbers of ``source`` source samples followed by the target samples at ``target_index``."""
     if target_labels is None:
         target = np.full(len(target_index), GROUPS.index("target"))

@@ -2,7 +2,7 @@
 
 import copy
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Callable, Dict, Iterator, Optional
+from typing import Callable, Dict, Iterator, Optional
 
 import torch
 from torch import Tensor
@@ -13,6 +13,7 @@ from tllib_ext.errors import NonFiniteLoss
 from tllib_ext.methods.base import Batch, Method
 from tllib_ext.modules.synced_batchnorm import average_buffers
 from tllib_ext.training.players import SGDPlayers
+from tllib_ext.typing import Record
 
 __all__ = ["Meter", "Undo", "fit"]
 
@@ -36,11 +37,11 @@ class Meter:
         self._sums, self._counts = {}, {}
         return means
 
-    def state_dict(self) -> Dict[str, Any]:
+    def state_dict(self) -> Record:
         """For the checkpoint."""
         return {"sums": {name: total.cpu() for name, total in self._sums.items()}, "counts": dict(self._counts)}
 
-    def load_state_dict(self, state: Dict[str, Any]) -> None:
+    def load_state_dict(self, state: Record) -> None:
         """Undo :meth:`state_dict`."""
         self._sums, self._counts = dict(state["sums"]), dict(state["counts"])
 

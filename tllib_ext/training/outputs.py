@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Dict, Optional
+from typing import Optional
 
 import numpy as np
 
@@ -11,9 +11,12 @@ from tllib_ext.evaluation.suspects_file import write_suspects
 from tllib_ext.io import write_json
 from tllib_ext.labels.audit import audit_labels, audit_quality
 from tllib_ext.labels.cached import estimate_once
+from tllib_ext.labels.transition import LabelModel
+from tllib_ext.methods.loss_history import LossHistory
 from tllib_ext.training.build import RunParts
 from tllib_ext.training.feature_map import Subset, choose, groups_of, tsne
 from tllib_ext.training.predict import over_domain
+from tllib_ext.typing import Record
 from tllib_ext.vision.datasets.noises import write_transition
 
 __all__ = ["RunOutputs", "compute_outputs", "write_outputs"]
@@ -28,7 +31,7 @@ LABEL_MODEL_LIMIT = 20_000
 class RunOutputs:
     """What the files need of a trained method; the same in every process."""
 
-    audit: Any
+    audit: LossHistory
     fallback: Optional[np.ndarray]
     source_index: np.ndarray
     target_index: np.ndarray
@@ -62,7 +65,7 @@ def compute_outputs(parts: RunParts, with_map: bool = True) -> RunOutputs:
     return RunOutputs(audit, fallback, chosen[0], chosen[1], features)
 
 
-def write_outputs(parts: RunParts, folder: Path, outputs: RunOutputs) -> Dict[str, Any]:
+def write_outputs(parts: RunParts, folder: Path, outputs: RunOutputs) -> Record:
     """Write ``suspects.csv``, ``pred_probs.npy``, ``labels.npy``, ``label_model.json``, ``transition.csv`` and ``tsne.csv``.
 
     Returns:
@@ -74,7 +77,7 @@ def write_outputs(parts: RunParts, folder: Path, outputs: RunOutputs) -> Dict[st
     posterior = None if model is None else model.responsibilities
     audit = audit_labels(outputs.audit, noisy.targets, posterior, outputs.fallback)
     write_suspects(folder / "suspects.csv", noisy.paths, noisy.targets, audit, split, clean)
-    results: Dict[str, Any] = {} if clean is None else audit_quality(audit, noisy.targets, clean)
+    results: Record = {} if clean is None else audit_quality(audit, noisy.targets, clean)
     if model is not None:
         results.update(estimated_rate=model.rate, estimated_rate_std=model.rate_std)
         keys = ("rate", "rate_std", "structure", "start", "temperature", "trace", "candidates")
@@ -89,7 +92,7 @@ def write_outputs(parts: RunParts, folder: Path, outputs: RunOutputs) -> Dict[st
     return results
 
 
-def _label_model(parts: RunParts) -> Any:
+def _label_model(parts: RunParts) -> Optional[LabelModel]:
     """The method's own estimate, or a new one where the inputs are features that training did not touch."""
     known = getattr(parts.method, "label_model", None)
     if known is not None or parts.source.features is None or len(parts.noisy) > LABEL_MODEL_LIMIT:

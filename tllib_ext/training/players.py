@@ -3,7 +3,7 @@
 import math
 from functools import reduce
 from operator import add
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import torch
 import torch.distributed as dist
@@ -12,6 +12,7 @@ from torch import Tensor
 from tllib_ext.distributed import world_size
 from tllib_ext.errors import NonFiniteLoss
 from tllib_ext.methods.base import ParamGroup, inverse_decay
+from tllib_ext.typing import Record
 
 __all__ = ["SGDPlayers"]
 
@@ -60,7 +61,7 @@ class SGDPlayers:
         self.optimisers: Dict[str, torch.optim.SGD] = {}
         for name, player in groups.items():
             # base_lr, since PyTorch's "lr" is overwritten in every iteration
-            own: List[Dict[str, Any]] = [
+            own: List[Record] = [
                 {"lr_mult": 1.0, **group, "params": list(group["params"]), "base_lr": group.get("lr", lr)} for group in player
             ]
             device = own[0]["params"][0].device.type
@@ -159,12 +160,12 @@ class SGDPlayers:
         for step, names, values in pending:
             _raise_non_finite(step, names, values)
 
-    def state_dict(self) -> Dict[str, Any]:
+    def state_dict(self) -> Record:
         """Momentum and scaler; the schedule follows from the step."""
-        state: Dict[str, Any] = {name: optimiser.state_dict() for name, optimiser in self.optimisers.items()}
+        state: Record = {name: optimiser.state_dict() for name, optimiser in self.optimisers.items()}
         return {"optimisers": state, "scaler": self.scaler.state_dict() if self.scaler is not None else None}
 
-    def load_state_dict(self, state: Dict[str, Any]) -> None:
+    def load_state_dict(self, state: Record) -> None:
         """Undo :meth:`state_dict`."""
         for name, optimiser in self.optimisers.items():
             optimiser.load_state_dict(state["optimisers"][name])

@@ -1,7 +1,7 @@
 """Number formats: which one a device gets, and the contexts that go with it. Losses are float32 whatever is chosen."""
 
 from contextlib import nullcontext
-from typing import Any, Callable, Optional
+from typing import Callable, ContextManager, Optional
 
 import torch
 
@@ -35,12 +35,12 @@ class Precision:
             raise UserError(f"precision={name!r} needs a CUDA device, this is {device}: use fp32 or bf16")
         self.name, self.device = name, device
         #: scales float16 gradients out of the underflow; None for the other formats
-        self.scaler: Optional[Any] = torch.amp.GradScaler(device.type) if name == "fp16" else None
+        self.scaler: Optional[torch.amp.GradScaler] = torch.amp.GradScaler(device.type) if name == "fp16" else None
         if device.type == "cuda":
             torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = name == "tf32"
 
     @property
-    def autocast(self) -> Callable[[], Any]:
+    def autocast(self) -> Callable[[], ContextManager[object]]:
         """Makes a fresh context for one step."""
         if self.name not in ("bf16", "fp16"):
             return nullcontext

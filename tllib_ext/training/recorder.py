@@ -7,10 +7,14 @@ import subprocess
 import sys
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Dict, List, Optional
+from typing import TYPE_CHECKING, Dict, List, Optional
 
 from tllib_ext import __version__
 from tllib_ext.io import read_json_lines, write_json, write_text
+from tllib_ext.typing import Record
+
+if TYPE_CHECKING:
+    from tensorboardX import SummaryWriter
 
 __all__ = ["Recorder", "environment"]
 
@@ -22,7 +26,7 @@ _OUTPUTS = ("results.jsonl", "model.safetensors", "predictions.csv", "suspects.c
             "tsne.csv", "report.html")  # fmt: skip
 
 
-def environment() -> Dict[str, Any]:
+def environment() -> Dict[str, object]:
     """Versions, machine and commit, for ``env.json``."""
     import torch
 
@@ -60,12 +64,12 @@ class Recorder:
 
     def __init__(self, folder: Path, active: bool = True):
         self.folder, self.active = Path(folder), active
-        self._tb: Any = None
+        self._tb: Optional["SummaryWriter"] = None
         self._begin = 0
         if active:
             self.folder.mkdir(parents=True, exist_ok=True)
 
-    def start(self, config: Dict[str, Any]) -> None:
+    def start(self, config: Record) -> None:
         """Write what the run is before it starts."""
         if self.active:
             write_json(self.folder / "config.json", config)
@@ -79,7 +83,7 @@ class Recorder:
         for events in self.folder.glob("tb/events.*"):  # or tensorboard would draw two runs as one
             events.unlink(missing_ok=True)
 
-    def lines(self) -> List[Dict[str, Any]]:
+    def lines(self) -> List[Record]:
         """The evaluations recorded so far; a torn last line is left out."""
         return read_json_lines(self.folder / "results.jsonl")
 
@@ -90,7 +94,7 @@ class Recorder:
             write_text(self.folder / "results.jsonl", "".join(json.dumps(line) + "\n" for line in kept))
             self._begin = step
 
-    def evaluation(self, record: Dict[str, Any]) -> None:
+    def evaluation(self, record: Record) -> None:
         """Append one evaluation, and its numbers to tensorboardX."""
         if not self.active:
             return
@@ -112,7 +116,7 @@ class Recorder:
             self.tensorboard.add_scalar(name, value, step)
 
     @property
-    def tensorboard(self) -> Any:
+    def tensorboard(self) -> "SummaryWriter":
         """tensorboardX's writer into ``tb/``, opened when first used."""
         if self._tb is None:
             from tensorboardX import SummaryWriter
@@ -125,7 +129,7 @@ class Recorder:
         if self._tb is not None:
             self._tb.close()
 
-    def finish(self, results: Dict[str, Any]) -> None:
+    def finish(self, results: Record) -> None:
         """Write ``results.json``: its presence marks the run as complete."""
         if self.active:
             write_json(self.folder / "results.json", results)

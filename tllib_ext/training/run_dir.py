@@ -7,12 +7,14 @@ import stat
 import time
 from contextlib import ExitStack
 from pathlib import Path
+from types import FrameType
 from typing import Any, Dict, List, Mapping, Optional
 
 from tllib_ext.errors import LockHeld, UserError
 from tllib_ext.io import file_lock
 from tllib_ext.training.config import RunConfig
 from tllib_ext.training.earlier import upgrade
+from tllib_ext.typing import Record
 
 __all__ = ["Lock", "Stopper", "check_folder", "differences", "read_config", "run_folder"]
 
@@ -106,19 +108,19 @@ class Stopper:
                 break
         return self
 
-    def _note(self, number: int, frame: Any) -> None:
+    def _note(self, number: int, frame: Optional[FrameType]) -> None:
         if self.signal is None:
             self.signal = number
             self._deaf_until = time.monotonic() + (self.GRACE if "TORCHELASTIC_RUN_ID" in os.environ else 0.0)
         elif time.monotonic() >= self._deaf_until:
             os._exit(128 + number)
 
-    def __exit__(self, *exc: Any) -> None:
+    def __exit__(self, *exc: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
 
-def read_config(folder: Path) -> Optional[Dict[str, Any]]:
+def read_config(folder: Path) -> Optional[Record]:
     """``config.json`` of a run folder, None if there is none."""
     _check_regular(folder / "config.json")
     try:
@@ -132,7 +134,7 @@ def read_config(folder: Path) -> Optional[Dict[str, Any]]:
     return config
 
 
-def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> List[str]:
+def differences(old: Mapping[str, object], new: Mapping[str, object]) -> List[str]:
     """Settings that make two ``config.json`` different runs, as text.
 
     Examples::

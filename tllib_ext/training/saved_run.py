@@ -14,6 +14,7 @@ from tllib_ext.modules.heads import FeatureBottleneck
 from tllib_ext.split import LabelSplit
 from tllib_ext.training.checkpoint import load_method, load_model
 from tllib_ext.training.predict import prediction_of_arrays
+from tllib_ext.typing import Record
 from tllib_ext.vision.models.backbones import build_backbone
 from tllib_ext.vision.transforms import Augment
 
@@ -85,7 +86,7 @@ def load_run(folder: Union[str, Path], device: Union[str, torch.device] = "cpu")
     return SavedRun(method, frozen, split, resize, crop, device)
 
 
-def _networks(metadata: Dict[str, Any], frozen_tensors: Dict[str, Tensor], folder: Path) -> Any:
+def _networks(metadata: Record, frozen_tensors: Dict[str, Tensor], folder: Path) -> Any:
     """What the method trained, and the frozen backbone under it or None."""
     backbone = build_backbone(metadata["arch"], None)
     backbone.to(memory_format=torch.channels_last)  # type: ignore[call-overload]

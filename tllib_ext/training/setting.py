@@ -2,11 +2,12 @@
 
 import math
 import os
-from dataclasses import Field, dataclass, field, fields
-from typing import Any, Callable, Dict, List, Mapping, Tuple, TypeVar, Union
+from dataclasses import Field, dataclass, field, fields, replace
+from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple, Union, cast
 
 from tllib_ext.errors import UserError
 from tllib_ext.split import LabelSplit
+from tllib_ext.typing import PathLike
 
 __all__ = [
     "Kind", "Setting", "setting", "settings_of", "read_value", "check_fields", "choice",
@@ -14,9 +15,10 @@ __all__ = [
     "COUNT_LIMIT", "SEED_LIMIT",
 ]  # fmt: skip
 
-T = TypeVar("T")
 #: the largest number of steps, images per batch …, and the largest seed that every generator takes.
 COUNT_LIMIT, SEED_LIMIT = 10**9, 2**32 - 1
+#: a number or its text
+Number = Union[str, float]
 
 
 @dataclass(frozen=True)
@@ -29,7 +31,7 @@ class Kind:
         choices (tuple): the only values, where there are few
     """
 
-    read: Callable[[Any], Any]
+    read: Callable[[Any], object]
     expected: str
     choices: Tuple[str, ...] = ()
 
@@ -53,34 +55,43 @@ class Setting:
     help: str
     group: str
     flags: Tuple[str, ...]
-    metavar: Union[str, None] = None
+    metavar: Optional[str] = None
     basic: bool = False
     essential: bool = True
     in_files: bool = True
 
 
-def setting(default: Any, kind: Kind, help: str, *flags: str, group: str, **more: Any) -> Any:
+def setting(
+    default: object,
+    kind: Kind,
+    help: str,
+    *flags: str,
+    group: str,
+    metavar: Optional[str] = None,
+    basic: bool = False,
+    essential: bool = True,
+    in_files: bool = True,
+) -> Any:
     """A dataclass field with a :class:`Setting`; without a long flag that is made of the field's name."""
-    metadata = {"setting": Setting(kind, help, group, flags, **more)}
+    metadata = {"setting": Setting(kind, help, group, flags, metavar, basic, essential, in_files)}
     if isinstance(default, dict):
         return field(default_factory=dict, metadata=metadata)
     return field(default=default, metadata=metadata)
 
 
-def settings_of(cls: Any) -> Dict[str, Setting]:
+def settings_of(cls: type) -> Dict[str, Setting]:
     """The settings of a dataclass by name, flags filled in."""
     return {f.name: _with_flag(f) for f in fields(cls)}
 
 
-def _with_flag(f: "Field[Any]") -> Setting:
+def _with_flag(f: "Field[object]") -> Setting:
     known: Setting = f.metadata["setting"]
     if any(not flag.startswith("-") or flag.startswith("--") for flag in known.flags):
         return known
-    values = {**vars(known), "flags": (f"--{f.name.replace('_', '-')}", *known.flags)}
-    return Setting(**values)
+    return replace(known, flags=(f"--{f.name.replace('_', '-')}", *known.flags))
 
 
-def read_value(name: str, known: Setting, value: Any) -> Any:
+def read_value(name: str, known: Setting, value: object) -> object:
     """The value of a setting, checked; text is converted as the command line converts it.
 
     Examples::
@@ -101,7 +112,7 @@ def read_value(name: str, known: Setting, value: Any) -> Any:
         raise UserError(f"{name}={_shown(value)}: expected {known.kind.expected}") from None
 
 
-def _shown(value: Any) -> str:
+def _shown(value: object) -> str:
     text = repr(value)
     return text if len(text) <= 40 else f"{text[:37]}…"
 
@@ -115,18 +126,18 @@ def check_fields(config: Any) -> None:
         object.__setattr__(config, f.name, read_value(f.name, f.metadata["setting"], value))
 
 
-def _text(value: Any) -> str:
+def _text(value: PathLike) -> str:
     return str(os.fspath(value))
 
 
-def _flag(value: Any) -> bool:
+def _flag(value: object) -> bool:
     if not isinstance(value, bool):
         raise TypeError
     return value
 
 
-def _whole(low: int, high: int) -> Callable[[Any], int]:
-    def read(value: Any) -> int:
+def _whole(low: int, high: int) -> Callable[[Number], int]:
+    def read(value: Number) -> int:
         if isinstance(value, bool) or (isinstance(value, float) and not value.is_integer()) or not low <= int(value) <= high:
             raise ValueError
         return int(value)
@@ -134,8 +145,8 @@ def _whole(low: int, high: int) -> Callable[[Any], int]:
     return read
 
 
-def _real(inside: Callable[[float], bool]) -> Callable[[Any], float]:
-    def read(value: Any) -> float:
+def _real(inside: Callable[[float], bool]) -> Callable[[Number], float]:
+    def read(value: Number) -> float:
         if isinstance(value, bool) or not inside(float(value)):
             raise ValueError
         return float(value)
@@ -143,21 +154,21 @@ def _real(inside: Callable[[float], bool]) -> Callable[[Any], float]:
     return read
 
 
-def _drop_rate(value: Any) -> Union[float, str]:
+def _drop_rate(value: Number) -> Union[float, str]:
     """A number, or a word that the method knows."""
     try:
         return _real(math.isfinite)(value)
     except ValueError:
-        return _text(value)
+        return str(value)
 
 
-def _split(value: Any) -> Union[str, LabelSplit]:
+def _split(value: object) -> Union[str, LabelSplit]:
     if isinstance(value, Mapping):
         return LabelSplit(**value)
-    return value if isinstance(value, LabelSplit) else _text(value)
+    return value if isinstance(value, LabelSplit) else _text(cast(PathLike, value))
 
 
-def _hparams(value: Any) -> Dict[str, Any]:
+def _hparams(value: object) -> Dict[str, object]:
     """A mapping, or a list of ``NAME=VALUE``."""
     if isinstance(value, Mapping):
         return {str(name): entry for name, entry in value.items()}
@@ -171,7 +182,7 @@ def _hparams(value: Any) -> Dict[str, Any]:
 def choice(*names: str) -> Kind:
     """One of few words."""
 
-    def read(value: Any) -> str:
+    def read(value: object) -> str:
         if value not in names:
             raise ValueError
         return str(value)

@@ -1,13 +1,16 @@
 """What tensorboard shows of every evaluation besides metrics: the precision-recall curve and histograms of the score."""
 
-from typing import Any, Optional
+from typing import TYPE_CHECKING, Optional
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from tensorboardX import SummaryWriter
 
 __all__ = ["add_evaluation"]
 
 
-def add_evaluation(writer: Any, score: np.ndarray, unknown: Optional[np.ndarray], step: int) -> None:
+def add_evaluation(writer: "SummaryWriter", score: np.ndarray, unknown: Optional[np.ndarray], step: int) -> None:
     """Add the curve and the histograms of one evaluation.
 
     Args:

@@ -2,7 +2,7 @@
 
 import time
 from pathlib import Path
-from typing import Any, Callable, Dict, NamedTuple, Optional, Tuple
+from typing import Any, Callable, NamedTuple, Optional, Tuple
 
 import numpy as np
 from tqdm import tqdm
@@ -26,6 +26,7 @@ from tllib_ext.training.prepare import prepare
 from tllib_ext.training.recorder import Recorder
 from tllib_ext.training.run_dir import Lock, Stopper, check_folder, differences, read_config, run_folder
 from tllib_ext.training.tensorboard import add_evaluation
+from tllib_ext.typing import Record
 
 __all__ = ["Outcome", "train"]
 
@@ -34,11 +35,11 @@ class Outcome(NamedTuple):
     """A finished run: its folder, the content of ``results.json``, and the report of the last evaluation."""
 
     folder: Path
-    results: Dict[str, Any]
+    results: Record
     report: Optional[OpenSetReport]
 
 
-def train(parts: RunParts, write_report: Optional[Callable[[Path, Dict[str, Any]], Any]] = None) -> Outcome:
+def train(parts: RunParts, write_report: Optional[Callable[[Path, Record], object]] = None) -> Outcome:
     """Train, evaluate, write the run folder.
 
     Args:
@@ -71,11 +72,7 @@ class _Training:
     """The state that lives for one call of :func:`train`."""
 
     def __init__(
-        self,
-        parts: RunParts,
-        folder: Path,
-        stopper: Stopper,
-        write_report: Optional[Callable[[Path, Dict[str, Any]], Any]] = None,
+        self, parts: RunParts, folder: Path, stopper: Stopper, write_report: Optional[Callable[[Path, Record], object]] = None
     ):
         self.write_report = write_report
         config, method = parts.config, parts.method
@@ -96,14 +93,14 @@ class _Training:
         )  # fmt: skip
         self.play.check_at_once = config.on_nonfinite == "skip"
         self.meter, self.start, self.skipped = Meter(), 0, 0
-        self.last: Dict[str, Any] = {}
+        self.last: Record = {}
         self.saved_at = time.monotonic()
         if state is None:
             self.recorder.start(parts.record())
         else:
             self._restore(state)
 
-    def _unfinished(self) -> Optional[Dict[str, Any]]:
+    def _unfinished(self) -> Optional[Record]:
         """The checkpoint to go on from, after making sure that it belongs to this run."""
         config, record = self.config, read_config(self.folder)
         changed = differences(record, self.parts.record()) if record is not None else []
@@ -132,7 +129,7 @@ class _Training:
             self.recorder.keep_before(0)
         return state
 
-    def _restore(self, state: Dict[str, Any]) -> None:
+    def _restore(self, state: Record) -> None:
         try:
             self.method.load_state_dict(state["method"])
             self.play.load_state_dict(state["play"])
@@ -254,7 +251,7 @@ class _Training:
         self.say(progress_line(record))
         self.last = {"prediction": prediction, "report": report, "record": record}
 
-    def results(self) -> Dict[str, Any]:
+    def results(self) -> Record:
         """``results.json``: the last evaluation, flat; the best one on target labels only under the name oracle."""
         config, noisy = self.config, self.parts.noisy
         keys = ("method", "preset", "data", "source", "target", "split", "noise", "rate", "noise_mode", "noise_seed", "seed",
@@ -271,7 +268,7 @@ class _Training:
         return results
 
 
-def _write_outputs(parts: RunParts, folder: Path, last: Dict[str, Any]) -> None:
+def _write_outputs(parts: RunParts, folder: Path, last: Record) -> None:
     view = parts.target.view
     save_model(folder / "model.safetensors", parts.method, parts.frozen, parts.model_record())
     write_predictions(

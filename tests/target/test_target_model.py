@@ -5,7 +5,7 @@ import pytest
 
 from tllib_ext.errors import UserError
 from tllib_ext.target import class_probabilities, estimate_target
-from tllib_ext.target.diagnosis import group_unknown
+from tllib_ext.target.diagnosis import group_unknown, share_error
 
 
 def domains(shared, source_private, target_private, per_class=40, dim=48, shift=0.5, noise=1.0, seed=0):
@@ -142,3 +142,26 @@ def test_groups_of_nothing_and_of_one():
     one = np.tile([1.0, 0, 0], (20, 1)) + 1e-3 * np.random.default_rng(0).standard_normal((20, 3))
     number, member = group_unknown(one / np.linalg.norm(one, axis=1, keepdims=True), 1.0)
     assert len(member) == 20 and number >= 1
+
+
+def error_of(decision, cosines, held):
+    k = cosines.shape[1]
+    soft = np.eye(k + 1)[decision]
+    share = float((decision == k).mean())
+    return share_error(share, [share], soft, cosines, decision, held)
+
+
+def test_error_of_the_share():
+    decision = np.repeat([0, 1, 3], 50)  # the target does not hold class 2; a third is unknown
+    held = np.array([True, True, False])
+    rng = np.random.default_rng(0)
+    cosines = 0.05 * rng.standard_normal((150, 3))
+    cosines[np.arange(100), decision[:100]] += 0.8
+    cosines[100:, 0] += 0.06
+    sampling = np.sqrt(2 / 9 / 150)
+    assert error_of(decision, cosines, held) == pytest.approx(sampling, abs=0.01)
+    lost = cosines.copy()
+    lost[100:, 2] += 0.4  # the unknown samples resemble the class that is not there
+    assert error_of(decision, lost, held) > 0.3
+    uneven = np.repeat([0, 1, 3], [90, 10, 50])
+    assert error_of(uneven, cosines, held) > 0.15

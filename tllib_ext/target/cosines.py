@@ -1,12 +1,10 @@
 r"""Which of two groups does the best cosine of a sample belong to: "has a class of its own here" or "has none"?
 
-Let :math:`s_i = \max_k \cos(w_i, \mu_k)`, where :math:`w_i` is the mean direction of the neighbourhood of sample i. All
-other cosines of all samples are cosines with classes that the sample is *not* of. Their spread :math:`\sigma_0` is an
-empirical null, in the geometry of this very pair of domains: a sample without any class among the K has a best cosine
-near :math:`e_K \sigma_0`, with :math:`e_K` the mean of the largest of K standard normal numbers. Two normal
-distributions are fitted to the :math:`s_i` by EM: the one of the unknown is held near that place by a conjugate prior of
-given strength, the one of the known is free. Without unknown samples the first stays where the prior has put it and gets
-no weight, which is how partial and closed label sets are recognised; no threshold is involved.
+Let :math:`s_i = \max_k \cos(w_i, \mu_k)`, with :math:`w_i` the mean direction of the neighbourhood of sample i. All other
+cosines are with classes that a sample is *not* of. Their spread :math:`\sigma_0` is an empirical null: a sample of none of
+the K classes has a best cosine near :math:`e_K \sigma_0`, with :math:`e_K` the mean of the largest of K standard normal
+numbers. Two normal distributions are fitted to the :math:`s_i` by EM; a conjugate prior holds the one of the unknown near
+that place. Without unknown samples it stays there and gets no weight: so partial and closed label sets are recognised.
 """
 
 import math
@@ -47,10 +45,7 @@ def _log_odds(x: np.ndarray, fit: "TwoGroups") -> np.ndarray:
 
 
 def local_means(z: np.ndarray, neighbours: int = 15, anchors: int = 5000, chunk: int = 1024) -> np.ndarray:
-    r"""Unit mean of the ``neighbours`` nearest rows of each unit row of z :math:`(N, d)`, itself among them.
-
-    Beyond ``anchors`` rows, neighbours are looked for among that many rows, evenly spread: time and memory stay linear.
-    """
+    """Unit mean of the ``neighbours`` nearest rows of each unit row, among ``anchors`` rows at most: time stays linear."""
     pool = z if len(z) <= anchors else z[((np.arange(anchors) + 0.5) * len(z) / anchors).astype(np.int64)]
     number = min(neighbours, len(pool))
     out = np.empty_like(z)
@@ -99,10 +94,7 @@ def null_spread(cosines: np.ndarray) -> float:
 
 
 def fit_two_groups(cosines: np.ndarray, inflation: float = 1.0, strength: float = 0.2) -> TwoGroups:
-    r"""EM for the two normal distributions of the best of cosines :math:`(N, K)`.
-
-    The null is moved by the factor ``inflation`` and held by ``strength`` N imaginary samples.
-    """
+    """EM on the best of cosines (N, K); the null is multiplied by ``inflation``, ``strength`` N imaginary samples hold it."""
     n, k = cosines.shape
     best = cosines.max(1).astype(np.float64)
     spread = null_spread(cosines)

@@ -22,13 +22,7 @@ _ENOUGH = 5.0  # confident target samples that a class needs for a mean of its o
 
 
 def unit(x: np.ndarray) -> np.ndarray:
-    """Rows of length one; a row of zeros stays zero.
-
-    Examples::
-
-        >>> unit(np.array([[3.0, 4.0], [0.0, 0.0]])).tolist()
-        [[0.6, 0.8], [0.0, 0.0]]
-    """
+    """Rows of length one; a row of zeros stays zero."""
     return np.asarray(x / np.maximum(np.linalg.norm(x, axis=-1, keepdims=True), 1e-12))
 
 
@@ -92,11 +86,7 @@ def _scatter(residual: np.ndarray, weight: np.ndarray) -> np.ndarray:
 
 
 def project(source: np.ndarray, labels: np.ndarray, target: np.ndarray, seed: int = 0) -> Projection:
-    r"""Centre both domains and find their joint principal directions; the covariance is never formed.
-
-    Shape:
-        - source: :math:`(S, D)`, labels: posterior :math:`(S, K)`, target: :math:`(N, D)`
-    """
+    """Centre both domains and find their joint principal directions; the covariance is never formed."""
     labels = labels.astype(np.float32)
     share = labels / np.maximum(labels.sum(0), 1e-9)
     weight = (share / max(int((labels.sum(0) > 0).sum()), 1)).sum(1)

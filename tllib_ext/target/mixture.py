@@ -63,15 +63,7 @@ def m_step(z: np.ndarray, responsibilities: np.ndarray, prototypes: np.ndarray) 
 
 
 def number_of_groups(soft: np.ndarray) -> float:
-    r"""How many unknown groups of the median size of a known class would hold the unknown mass of ``soft`` (N, K + 1).
-
-    Classes with less than a tenth of the mean mass are not counted: the target does not hold them.
-
-    Examples::
-
-        >>> number_of_groups(np.repeat(np.eye(4), [10, 20, 0, 45], axis=0))
-        3.0
-    """
+    """How many groups of the median size of the known classes that the target holds make the unknown mass of (N, K + 1)."""
     mass = soft[:, :-1].sum(0)
     present = mass > max(3.0, 0.1 * mass.sum() / len(mass))
     size = np.median(mass[present]) if present.any() else len(soft) / len(mass)
@@ -79,11 +71,7 @@ def number_of_groups(soft: np.ndarray) -> float:
 
 
 def fit_mixtures(z: np.ndarray, soft: np.ndarray, prototypes: np.ndarray, seed: int = 0) -> List[Mixture]:
-    r"""One mixture per number of free components and temperature, from soft labels.
-
-    Shape:
-        - z: unit target rows :math:`(N, d)`; soft: :math:`(N, K + 1)`; prototypes: unit rows :math:`(K, d)`
-    """
+    """One mixture per number of free components and temperature, from unit rows (N, d) and soft labels (N, K + 1)."""
     n, k = len(z), len(prototypes)
     rejected = soft[:, -1] > 0.5
     found: List[Mixture] = []
@@ -105,13 +93,7 @@ def fit_mixtures(z: np.ndarray, soft: np.ndarray, prototypes: np.ndarray, seed: 
 
 
 def owners(responsibilities: np.ndarray, soft: np.ndarray) -> np.ndarray:
-    r"""Class of every component: tied ones keep theirs, free ones join a class or are unknown (K).
-
-    Examples::
-
-        >>> owners(np.eye(3), np.array([[1.0, 0.0], [0.4, 0.6], [0.1, 0.9]])).tolist()
-        [0, 0, 1]
-    """
+    """Class of every component: tied ones keep theirs, free ones join a class or are unknown (K)."""
     k = soft.shape[1] - 1
     vote = responsibilities.T @ soft[:, :k] / np.maximum(responsibilities.sum(0), 1e-9)[:, None]
     return np.where(np.arange(len(vote)) < k, np.arange(len(vote)), np.where(vote.max(1) >= JOIN, vote.argmax(1), k))

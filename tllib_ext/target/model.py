@@ -48,33 +48,19 @@ class TargetClassifier:
 
 @dataclass
 class TargetModel:
-    r"""What :func:`estimate_target` found.
+    """What :func:`estimate_target` found."""
 
-    Args:
-        posterior (numpy.ndarray): of the K source classes and, last, unknown, :math:`(N, K + 1)`
-        share (float): share of the samples that are called unknown
-        share_std (float): its error; above 0.1 the share is not known
-        class_shares (numpy.ndarray): expected share of each source class in the target, :math:`(K,)`
-        absent (list[int]): source classes that the target does not seem to hold
-        num_groups (int): number of unknown groups
-        groups (numpy.ndarray): group of every sample that is called unknown, the largest is 0; -1 for the others, :math:`(N,)`
-        warnings (list[str]): what does not fit, each with a remedy
-        separation (float): distance of known and unknown best cosines in standard deviations
-        closeness (float): mean best cosine of the known with their source prototypes, 1 = no shift
-        predict (TargetClassifier): the posterior of new samples
-    """
-
-    posterior: np.ndarray
-    share: float
-    share_std: float
-    class_shares: np.ndarray
-    absent: List[int]
-    num_groups: int
-    groups: np.ndarray
-    warnings: List[str]
-    separation: float
-    closeness: float
-    predict: TargetClassifier
+    posterior: np.ndarray  # of the K source classes and, last, unknown, (N, K + 1)
+    share: float  # of the samples that are called unknown
+    share_std: float  # its error; above 0.1 the share is not known
+    class_shares: np.ndarray  # expected share of each source class in the target, (K,)
+    absent: List[int]  # source classes that the target does not seem to hold
+    num_groups: int  # of unknown samples
+    groups: np.ndarray  # group of every sample that is called unknown, the largest is 0; -1 for the others, (N,)
+    warnings: List[str]  # what does not fit, each with a remedy
+    separation: float  # distance of known and unknown best cosines in standard deviations
+    closeness: float  # mean best cosine of the known with their source prototypes, 1 = no shift
+    predict: TargetClassifier  # the posterior of new samples
 
     @property
     def share_known(self) -> bool:
@@ -101,13 +87,7 @@ class TargetModel:
 
 
 def decide(posterior: np.ndarray) -> np.ndarray:
-    """Unknown (K) where its posterior is above one half, else the most probable class.
-
-    Examples::
-
-        >>> decide(np.array([[0.3, 0.25, 0.45], [0.1, 0.2, 0.7]])).tolist()
-        [0, 2]
-    """
+    """Unknown (K) where its posterior is above one half, else the most probable class."""
     k = posterior.shape[1] - 1
     return np.where(posterior[:, k] > 0.5, k, posterior[:, :k].argmax(1))
 
@@ -124,14 +104,10 @@ def estimate_target(
     r"""Estimate which target samples are of a known class, of which, and which are of none.
 
     Args:
-        source_features (array): backbone features of the source
-        source_posterior (array): posterior of the source labels
-            (:attr:`~tllib_ext.labels.transition.LabelModel.responsibilities`, or one-hot labels)
-        target_features (array): features of the target by the same backbone
+        source_features (array): of a backbone, :math:`(S, D)`
+        source_posterior (array): of the source labels (a label model's ``responsibilities``, or one-hot), :math:`(S, K)`
+        target_features (array): of the same backbone, :math:`(N, D)`
         seed (int, optional): of the range finder and of k-means. Default: 0
-
-    Shape:
-        - source_features: :math:`(S, D)`, source_posterior: :math:`(S, K)`, target_features: :math:`(N, D)`
 
     Examples::
 
@@ -144,13 +120,12 @@ def estimate_target(
         >>> bool((model.labels == np.minimum(yt, 4)).all()), round(model.share, 1), model.absent, model.num_groups
         (True, 0.5, [2, 3], 2)
     """
-    source, labels = _array("source features", source_features), _array("source posteriors", source_posterior)
-    target = _array("target features", target_features)
+    names = ("source features", "source posteriors", "target features")
+    source, labels, target = map(_array, names, (source_features, source_posterior, target_features))
     if len(source) != len(labels):
         raise UserError(f"{len(source)} source features but {len(labels)} source posteriors: expected one row each")
-    if source.shape[1] != target.shape[1]:
-        widths = f"source features have {source.shape[1]} columns, target features {target.shape[1]}"
-        raise UserError(f"{widths}: use one backbone for both")
+    if (a := source.shape[1]) != (b := target.shape[1]):
+        raise UserError(f"source features have {a} columns, target features {b}: use one backbone for both")
     if labels.min() < 0 or abs(labels.sum(1) - 1).max() > 1e-3:
         raise UserError("source posteriors are no probabilities: expected rows that are not negative and sum to one")
     # An order that depends on the rows only: results do not depend on the order of the samples.
@@ -181,19 +156,9 @@ def estimate_target(
     number, groups[unknown] = group_unknown(z[unknown], number_of_groups(posterior), seed)
     separation = float(np.median([fit.separation for fit in fits]))
     closeness = float(np.median([fit.known_mean for fit in fits]))
-    return TargetModel(
-        posterior=posterior[back],
-        share=share,
-        share_std=share_std,
-        class_shares=posterior[:, :k].mean(0),
-        absent=np.flatnonzero(~held).tolist(),
-        num_groups=number,
-        groups=groups[back],
-        warnings=warnings_of(share, share_std, separation, closeness, n),
-        separation=separation,
-        closeness=closeness,
-        predict=classifier,
-    )
+    warnings = warnings_of(share, share_std, separation, closeness, n)
+    return TargetModel(posterior[back], share, share_std, posterior[:, :k].mean(0), np.flatnonzero(~held).tolist(), number,
+                       groups[back], warnings, separation, closeness, classifier)  # fmt: skip
 
 
 def _canonical(features: np.ndarray, seed: int) -> np.ndarray:

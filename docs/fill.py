@@ -3,8 +3,8 @@
     python docs/fill.py            rewrite what is between the markers
     python docs/fill.py --check    exit 1 if a page is not up to date
 
-A marker is ``<!-- hparams:NAME -->``, ``<!-- results:NAME -->``, ``<!-- overview -->`` or ``<!-- overview:short -->``; the generated text follows it
-and ends at ``<!-- end -->``.
+A marker is ``<!-- hparams:NAME -->``, ``<!-- results:NAME -->``, ``<!-- overview -->`` or ``<!-- overview:short -->``; the
+generated text follows it and ends at ``<!-- end -->``.
 """
 
 import argparse

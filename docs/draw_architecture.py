@@ -105,7 +105,8 @@ def find_cycle(graph: Graph) -> List[str]:
 def package_graph(root: Path = ROOT) -> Graph:
     """The graph of the picture: packages and top-level modules, without the package's own file, which imports lazily."""
     graph = between_children(module_imports(root))
-    graph.pop("__init__", None)
+    for name in ("__init__", "__main__"):
+        graph.pop(name, None)
     return {name: targets - {"__init__"} for name, targets in sorted(graph.items())}
 
 

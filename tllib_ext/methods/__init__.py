@@ -50,4 +50,4 @@ TLLIB_METHODS = {
     "osbp": "open set by back-propagation",
     "pada": "partial adversarial domain adaptation",
 }
-METHODS.register_prefix("tllib", "tllib_ext.methods.tllib.builtin:build_class", "a method of tllib", TLLIB_METHODS)
+METHODS.register_prefix("tllib", "tllib_ext.methods.tllib:build_class", "a method of tllib", TLLIB_METHODS)

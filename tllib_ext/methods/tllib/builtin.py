@@ -11,7 +11,7 @@ processes tllib's losses see each process's own part of the batch.
 
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Any, Dict, List, Optional, Tuple, Type, cast
+from typing import Any, Dict, List, Optional, Tuple, cast
 
 import torch
 import torch.nn.functional as F
@@ -20,29 +20,16 @@ from torch import Tensor, nn
 from tllib_ext.alignment.divergence import at_least_float32
 from tllib_ext.compat import tllib
 from tllib_ext.distributed import pooled_mean
-from tllib_ext.errors import UserError, closest
-from tllib_ext.methods import TLLIB_METHODS
 from tllib_ext.methods.base import Batch, Hparams, Method, ParamGroup, Players, Prediction, hparam, inverse_decay
 from tllib_ext.methods.context import Context
 from tllib_ext.methods.rules import EntropyRule
 from tllib_ext.split import LabelSplit
 
-__all__ = ["build_class", "TllibMethod", "TllibHparams"]
+__all__ = ["TllibMethod", "TllibHparams"]
 
 Terms = Dict[str, Tensor]
 #: logits and features of one domain
 Outputs = Tuple[Tensor, Tensor]
-
-
-def build_class(name: str) -> Type["TllibMethod"]:
-    """The method ``tllib:NAME``; an error with the remedy where tllib, or the part of it that is needed, is missing."""
-    from tllib_ext.methods.tllib import games, losses
-
-    if name not in TLLIB_METHODS:
-        raise UserError(f"unknown method 'tllib:{name}': {closest(name, TLLIB_METHODS)}")
-    found = {**vars(losses), **vars(games)}[f"Tllib{name.capitalize()}"]
-    tllib(found.part)
-    return found
 
 
 @dataclass

@@ -10,7 +10,7 @@ import pytest
 
 from tllib_ext.experiments import compare, pool
 from tllib_ext.experiments.grid import Cell
-from tllib_ext.experiments.runner import cell_config, check_cells, collect, run_cell, state_of
+from tllib_ext.experiments.runner import cell_config, check_cells, read_records, run_cell, state_of
 from tllib_ext.training.config import RunConfig
 from tllib_ext.training.run_dir import Lock
 
@@ -142,12 +142,12 @@ def test_states_of_a_folder(tmp_path):
     (folder / "cell.json").write_text(json.dumps({"settings": cell.config.changed()}))
     assert state_of(cell, tmp_path) == "begun"
     (folder / "error.json").write_text('{"error": "e"}')
-    assert state_of(cell, tmp_path) == "failed" and collect([cell], tmp_path)[0]["error"] == "e"
+    assert state_of(cell, tmp_path) == "failed" and read_records([cell], tmp_path)[0]["error"] == "e"
     (folder / "results.json").write_text('{"os": 0.5')  # torn
     assert state_of(cell, tmp_path) == "failed"
     (folder / "results.json").write_text('{"os": 0.5, "row": "theirs"}')
     assert state_of(cell, tmp_path) == "finished" and check_cells([cell], tmp_path) == []
-    assert collect([cell], tmp_path)[0]["os"] == 0.5 and collect([cell], tmp_path)[0]["row"] == "x"
+    assert read_records([cell], tmp_path)[0]["os"] == 0.5 and read_records([cell], tmp_path)[0]["row"] == "x"
     assert state_of(a_cell("x", steps=3, workers=7), tmp_path) == "finished"
     assert state_of(a_cell("x", steps=4), tmp_path) == "other"
 

@@ -8,7 +8,7 @@ from tllib_ext.experiments.estimate import dry_run_text
 from tllib_ext.experiments.grid import Cell, Grid, Noise
 from tllib_ext.experiments.paper import paper_tables, published
 from tllib_ext.experiments.pool import run_cells
-from tllib_ext.experiments.runner import check_cells, collect
+from tllib_ext.experiments.runner import check_cells, read_records
 from tllib_ext.report.comparison import write_comparison
 from tllib_ext.report.comparison_plots import bars_figure
 from tllib_ext.report.style import png_bytes
@@ -54,7 +54,7 @@ def run_grid(grid: Grid, cells: Sequence[Cell]) -> Tuple[List[Record], List[str]
         lock.release()
     if not todo:
         print(f"all {len(cells)} cells in {grid.out} are finished")
-    return collect(cells, grid.out), [f"failed: {cell.name}: {error}" for cell, error in failed]
+    return read_records(cells, grid.out), [f"failed: {cell.name}: {error}" for cell, error in failed]
 
 
 def noise_table(records: Sequence[Record], noise: Noise, metric: str, grid: Grid) -> Table:

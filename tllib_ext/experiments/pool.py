@@ -111,7 +111,7 @@ def _start(out: Path, keep_models: bool) -> Tuple[BaseProcess, Connection]:
 
 
 def _serve(connection: Connection, out: Path, keep_models: bool, parent: int) -> None:
-    """A worker's life: cells in, (error, line) out, until the other end is gone."""
+    """A worker process: receive cells, send (error, line), until the connection is closed."""
     os.setpgrp()  # Ctrl-C in the terminal is the parent's; it ends us with one SIGTERM, the run's signal to save
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     threading.Thread(target=_watch, args=(parent,), daemon=True).start()

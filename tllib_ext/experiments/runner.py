@@ -17,7 +17,7 @@ from tllib_ext.training.run_dir import Lock
 from tllib_ext.training.setting import COUNT_LIMIT
 from tllib_ext.typing import Record
 
-__all__ = ["read_object", "state_of", "check_cells", "collect", "run_cell", "cell_config"]
+__all__ = ["read_object", "state_of", "check_cells", "read_records", "run_cell", "cell_config"]
 
 #: heavy files that a table does not need.
 _HEAVY = ("checkpoints", "tb", "model.safetensors")
@@ -81,7 +81,7 @@ def check_cells(cells: Sequence[Cell], out: Path, overwrite: bool = False) -> Li
     return [cell for cell, state in states if state != "finished"]
 
 
-def collect(cells: Sequence[Cell], out: Path) -> List[Record]:
+def read_records(cells: Sequence[Cell], out: Path) -> List[Record]:
     """One record per cell: its keys, its folder and its ``results.json``, or the error that it ended with."""
     records = []
     for cell in cells:

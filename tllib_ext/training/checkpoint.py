@@ -80,7 +80,7 @@ def load_model(file: PathLike) -> Tuple[Record, Dict[str, Tensor], Dict[str, Ten
     if not isinstance(metadata, dict) or metadata.get("format") != FORMAT:
         raise UserError(f"{file} was not written by this version of tllib_ext: it lacks the mark of format {FORMAT}")
     if not isinstance(metadata.get("method"), str) or not isinstance(metadata.get("hparams"), dict):
-        raise UserError(f"{file} does not say which method it is of: expected a model that a finished run wrote")
+        raise UserError(f"{file} does not state which method it is of: expected a model that a finished run wrote")
     parts: Dict[str, Dict[str, Tensor]] = {"method": {}, "frozen": {}}
     for name, value in tensors.items():
         part, _, rest = name.partition(".")

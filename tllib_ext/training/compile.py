@@ -20,7 +20,7 @@ def why_not(device: torch.device) -> Optional[str]:
 
 
 def compile_network(network: nn.Module, device: torch.device, say: Callable[[str], object] = print) -> bool:
-    """Compile ``network`` in place (the names of its state stay); where that cannot work, say so and train without.
+    """Compile ``network`` in place (the names of its state stay); where that is impossible, log the reason and train without.
 
     The first steps take minutes: training, evaluation and each new batch size are compiled separately.
     """

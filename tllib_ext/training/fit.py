@@ -85,8 +85,8 @@ def fit(
         meter (Meter, optional): collects what ``update`` returns, for whoever reads it
         on_nonfinite (callable, optional): told of a loss that is not finite; raises, or returns to drop that step,
             all of which is taken back if ``play.check_at_once``
-        log_every (int): how often the progress bar asks the device for its numbers
-        progress (bool, optional): False hides the bar; None hides it where nobody watches
+        log_every (int): steps between two updates of the progress bar's numbers, which wait for the device
+        progress (bool, optional): False hides the bar; None hides it where the output is no terminal
     """
     method.train()
     shown, meter = Meter(), meter if meter is not None else Meter()

@@ -18,14 +18,14 @@ from tllib_ext.typing import Record
 
 __all__ = ["Lock", "Stopper", "check_folder", "differences", "read_config", "run_folder"]
 
-#: keys of ``config.json`` that say where a run came from, not what it computes.
+#: keys of ``config.json`` about the origin of a run, not about what it computes.
 _ORIGIN = {"command", "phase", "config", "list_hp", "quiet"}
 #: what a grid and a run that was killed at its start leave in a folder before there is a ``config.json``.
 _BEFORE = {".lock", "cell.json", "log.txt", "error.json"}
 
 
 def run_folder(config: RunConfig) -> Path:
-    """The folder of a run: :attr:`RunConfig.log`, or a name made of its settings; a finished run is never replaced unasked."""
+    """The folder of a run: :attr:`RunConfig.log`, or a name made of its settings; a finished run needs ``overwrite``."""
     if config.log is not None:
         folder = Path(config.log)
         if (folder / "results.json").exists() and not config.overwrite:

@@ -69,7 +69,7 @@ def _print(text: str) -> None:
 
 
 class _Training:
-    """The state that lives for one call of :func:`train`."""
+    """The state of one call of :func:`train`."""
 
     def __init__(
         self, parts: RunParts, folder: Path, stopper: Stopper, write_report: Optional[Callable[[Path, Record], object]] = None

@@ -5,18 +5,15 @@ import errno
 import math
 import os
 import sys
-from typing import Callable, Iterable, Optional
+from typing import Callable, Iterable, Optional, Tuple
 
 __all__ = ["UserError", "LockHeld", "NonFiniteLoss", "StopRequested", "closest", "one_line", "printable", "run_main"]
-
-#: exit codes: lack of disk space or memory or a lost process, bad input, a loss that is not finite
-EXIT_ENVIRONMENT, EXIT_INPUT, EXIT_NONFINITE = 1, 2, 3
 
 
 class UserError(ValueError):
     """Bad input. The message states what was found, what was expected and what to do. Exit code 2."""
 
-    exit_code = EXIT_INPUT
+    exit_code = 2
 
 
 class LockHeld(UserError):
@@ -24,16 +21,9 @@ class LockHeld(UserError):
 
 
 class NonFiniteLoss(RuntimeError):
-    """A loss term is NaN or infinite. Exit code 3.
+    """The loss term ``term`` is NaN or infinite at a step; ``more`` is appended to the message. Exit code 3."""
 
-    Args:
-        term (str): name of the term
-        step (int): the training step
-        value (float): the value of the term
-        more (str): appended to the message
-    """
-
-    exit_code = EXIT_NONFINITE
+    exit_code = 3
 
     def __init__(self, term: str, step: int, value: float = math.nan, more: str = "") -> None:
         super().__init__(f"loss term {term!r} is {value} at step {step}{more}")
@@ -65,13 +55,7 @@ def closest(word: str, choices: Iterable[str], n: int = 3) -> str:
 
 
 def printable(text: object) -> str:
-    """``text`` with control characters escaped, since a file or class name may contain terminal commands.
-
-    Examples::
-
-        >>> print(printable("a cat\\x1b[2J"))
-        a cat\\x1b[2J
-    """
+    """``text`` with control characters escaped, since a file or class name may contain terminal commands."""
     # str.isprintable rejects a no-break space too, which is harmless as an escape
     return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in str(text))
 
@@ -93,10 +77,7 @@ def run_main(main: Callable[[], Optional[int]]) -> int:
     128+N  stopped by signal N
     ====== ==================================================
 
-    Any other exception is a defect of the program and keeps its traceback.
-
-    Args:
-        main (callable): returns an exit code, None for 0
+    Any other exception is a defect of the program and keeps its traceback. ``main`` returns an exit code, None for 0.
     """
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
@@ -113,47 +94,34 @@ def run_main(main: Callable[[], Optional[int]]) -> int:
     except BrokenPipeError:  # the reader has closed the pipe (| head)
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + 13
-    except MemoryError:
-        return _report(EXIT_ENVIRONMENT, _OUT_OF_MEMORY)
-    except OSError as error:
-        return _os_error(error)
-    except RuntimeError as error:
-        text = _runtime_error(error)
-        if text is None:
+    except (MemoryError, OSError, RuntimeError) as error:
+        code, text = _environment_error(error)
+        if not code:
             raise
-        return _report(EXIT_ENVIRONMENT, text)
+        return _report(code, text)
 
 
-_OUT_OF_MEMORY = "out of memory: try a smaller -b, --cache off or fewer -j"
-
-
-def _os_error(error: OSError) -> int:
-    if error.errno in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT):
-        where = f" while writing {error.filename}" if error.filename else ""
-        resume = "free some space, then the same command continues from its checkpoint"
-        return _report(EXIT_ENVIRONMENT, f"no disk space left{where}: {error.strerror}; {resume}")
-    if error.filename is None:
-        raise error
-    return _report(EXIT_INPUT, f"cannot use {os.fsdecode(error.filename)}: {error.strerror}")
-
-
-def _runtime_error(error: RuntimeError) -> Optional[str]:
-    """A message for a RuntimeError of PyTorch, None if it is a defect. This module does not import PyTorch itself."""
+def _environment_error(error: Exception) -> Tuple[int, str]:
+    """Exit code and message of an error of the system or of PyTorch, code 0 for a defect. Does not import PyTorch."""
     torch, text = sys.modules.get("torch"), str(error)
-    if torch is None:
-        return None
-    if isinstance(error, torch.OutOfMemoryError) or "not enough memory" in text or "can't allocate memory" in text:
-        return _OUT_OF_MEMORY
+    if isinstance(error, OSError):
+        if error.errno in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT):
+            where = f" while writing {error.filename}" if error.filename else ""
+            resume = "free some space, then the same command continues from its checkpoint"
+            return 1, f"no disk space left{where}: {error.strerror}; {resume}"
+        return (0, "") if error.filename is None else (2, f"cannot use {os.fsdecode(error.filename)}: {error.strerror}")
+    full = (MemoryError,) if torch is None else (MemoryError, torch.OutOfMemoryError)
+    if isinstance(error, full) or "not enough memory" in text or "can't allocate memory" in text:
+        return 1, "out of memory: try a smaller -b, --cache off or fewer -j"
     if "DataLoader worker" in text:
-        return f"a process that decodes images was killed, often by lack of memory: try a smaller -j; {text}"
-    dist = torch.distributed
-    lost = isinstance(error, dist.DistError) if dist.is_available() else False
+        return 1, f"a process that decodes images was killed, often by lack of memory: try a smaller -j; {text}"
+    lost = torch is not None and torch.distributed.is_available() and isinstance(error, torch.distributed.DistError)
     # gloo raises plain RuntimeErrors when a peer has ended
     words = ("gloo", "nccl", "connection", "peer", "timed out")
     together = int(os.environ.get("WORLD_SIZE", "1")) > 1
     if lost or (together and any(word in text.lower() for word in words)):
-        return f"another process of this run ended or cannot be reached: {text.splitlines()[0]}"
-    return None
+        return 1, f"another process of this run ended or cannot be reached: {text.splitlines()[0]}"
+    return 0, ""
 
 
 def _report(code: int, text: object, prefix: str = "error: ") -> int:

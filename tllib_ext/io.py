@@ -4,10 +4,10 @@ import csv
 import errno
 import json
 import os
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import islice
 from pathlib import Path
-from typing import Callable, Dict, Iterator, List, Mapping, Sequence, TextIO, Tuple
+from typing import Callable, Dict, Iterable, Iterator, List, Mapping, Sequence, TextIO, Tuple
 
 import numpy as np
 from filelock import FileLock, Timeout
@@ -19,6 +19,7 @@ from tllib_ext.typing import PathLike, Record
 __all__ = [
     "atomic_path", "atomic_text", "write_json", "write_text", "write_between_marks", "remove_temporary_files", "file_lock",
     "read_json_lines", "CHUNK", "cache_dir", "escape_formula", "unescape_formula", "number_or_nan", "open_text", "read_columns",
+    "write_rows", "Converter", "INTEGER", "NUMBER", "OPTIONAL_NUMBER", "TEXT",
 ]  # fmt: skip
 
 
@@ -32,9 +33,6 @@ def atomic_path(path: PathLike) -> Iterator[Path]:
     """A temporary file name beside ``path``: renamed to ``path`` after the block, removed if the block raises.
 
     A reader sees the old content or the new one, never a part of it, even after a power cut.
-
-    Args:
-        path (str or Path): the file to write
 
     Examples::
 
@@ -62,7 +60,6 @@ def atomic_path(path: PathLike) -> Iterator[Path]:
 
 
 def _fsync(path: Path) -> None:
-    """Wait until a file or folder is on the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -117,19 +114,12 @@ def file_lock(path: PathLike, blocking: bool = True) -> Iterator[None]:
     Args:
         path (str or Path): the lock file; it is created, with its folder, and stays
         blocking (bool): wait while another process holds the lock. If False, :class:`~tllib_ext.errors.LockHeld` is raised
-
-    Examples::
-
-        >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as folder, file_lock(Path(folder, "lock")):
-        ...     pass
     """
     path = Path(path)
     if path.exists() and not path.is_file():  # opening a pipe could wait for ever
         raise UserError(f"{path} is not a regular file: remove it, it is the place of a lock file")
     path.parent.mkdir(parents=True, exist_ok=True)
-    # A soft lock (a file that exists) would outlive a killed process.
-    lock = FileLock(path, fallback_to_soft=False)
+    lock = FileLock(path, fallback_to_soft=False)  # a soft lock (a file that exists) would outlive a killed process
     try:
         lock.acquire(blocking=blocking)
     except Timeout:
@@ -145,14 +135,10 @@ def file_lock(path: PathLike, blocking: bool = True) -> Iterator[None]:
 
 def read_json_lines(file: Path) -> List[Record]:
     """Records of a ``.jsonl`` file that have an integer ``step``; lines that are no JSON (a torn last line) are skipped."""
-    if not file.exists():
-        return []
     records = []
-    for line in file.read_text(encoding="utf-8", errors="replace").split("\n"):
-        try:
+    for line in file.read_text(encoding="utf-8", errors="replace").split("\n") if file.exists() else ():
+        with suppress(ValueError, RecursionError):
             records.append(json.loads(line))
-        except (ValueError, RecursionError):
-            continue
     return [record for record in records if isinstance(record, dict) and type(record.get("step")) is int]
 
 
@@ -194,19 +180,26 @@ def open_text(file: PathLike) -> Iterator[TextIO]:
         raise UserError(f"{file} is not a CSV file: {error}") from None
 
 
+def write_rows(file: PathLike, header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Write a CSV file atomically; the caller escapes text by :func:`escape_formula`."""
+    with atomic_text(file) as stream:
+        writer = csv.writer(stream)
+        writer.writerow(header)
+        writer.writerows(rows)
+
+
 #: cell -> value, and the dtype of the column
 Converter = Tuple[Callable[[str], object], DTypeLike]
+INTEGER: Converter = (int, np.int64)
+NUMBER: Converter = (float, np.float64)
+OPTIONAL_NUMBER: Converter = (number_or_nan, np.float64)
+TEXT: Converter = (unescape_formula, object)
 
 
 def read_columns(file: PathLike, converters: Mapping[str, Converter], required: Sequence[str]) -> Dict[str, np.ndarray]:
-    """Read the columns of a CSV file that ``converters`` names, as far as the file has them.
+    """Read the columns of a CSV file that ``converters`` names, as far as the file has them; ``required`` ones must exist.
 
     Rows are converted in chunks, so that Python objects exist for one chunk at a time.
-
-    Args:
-        file (str or Path): the CSV file, with a header
-        converters (dict): column name -> (cell -> value, dtype); other columns are ignored
-        required (sequence of str): columns whose absence is an error
     """
     chunks: Dict[str, List[np.ndarray]] = {}
     with open_text(file) as stream:
@@ -214,42 +207,34 @@ def read_columns(file: PathLike, converters: Mapping[str, Converter], required: 
         header = next(reader, None)
         if header is None:
             raise UserError(f"{file} is empty: expected the header {','.join(converters)}")
-        _check_header(header, file, list(converters), required)
-        done = 0
+        done, expected = 0, f"expected the header {','.join(converters)}"
+        if missing := [name for name in required if name not in header]:
+            kind = "is not a CSV file of this kind" if len(missing) == len(required) else f"has no column {', '.join(missing)}"
+            raise UserError(f"{file} {kind}: {expected}")
+        if twice := [name for name in converters if header.count(name) > 1]:
+            raise UserError(f"{file} has the column {', '.join(twice)} twice")
         for rows in iter(lambda: list(islice(reader, CHUNK)), []):
             if set(map(len, rows)) != {len(header)}:
                 row, size = next((row, len(cells)) for row, cells in enumerate(rows) if len(cells) != len(header))
                 raise UserError(f"{file}, row {done + row + 1}: {size} cells, the header has {len(header)}")
             for name, cells in zip(header, zip(*rows)):
                 if name in converters:
-                    chunks.setdefault(name, []).append(_convert(cells, *converters[name], f"{file}, {name}", done))
+                    chunks.setdefault(name, []).append(_convert(cells, converters[name], f"{file}, {name}", done))
             done += len(rows)
     if not chunks:
         raise UserError(f"{file} has a header and no rows")
     return {name: np.concatenate(parts) for name, parts in chunks.items()}
 
 
-def _convert(cells: Sequence[str], convert: Callable[[str], object], dtype: DTypeLike, where: str, done: int) -> np.ndarray:
+def _convert(cells: Sequence[str], converter: Converter, where: str, done: int) -> np.ndarray:
+    convert, dtype = converter
     try:
         return np.array(list(map(convert, cells)), dtype=dtype)
-    except (ValueError, OverflowError):
-        kind = "an integer" if convert is int else "a number"
+    except (ValueError, OverflowError):  # find the cell
         for row, cell in enumerate(cells, done + 1):
             try:
                 np.array(convert(cell), dtype=dtype)
-            except UserError as error:
-                raise UserError(f"{where}, row {row}: {error}") from None
-            except (ValueError, OverflowError):
-                raise UserError(f"{where}, row {row}: found {cell!r}, expected {kind}") from None
+            except (ValueError, OverflowError) as error:
+                found = f"found {cell!r}, expected {'an integer' if convert is int else 'a number'}"
+                raise UserError(f"{where}, row {row}: {error if isinstance(error, UserError) else found}") from None
         raise
-
-
-def _check_header(header: List[str], file: PathLike, names: List[str], required: Sequence[str]) -> None:
-    missing = [name for name in required if name not in header]
-    if len(missing) == len(required):
-        raise UserError(f"{file} is not a CSV file of this kind: expected the header {','.join(names)}")
-    if missing:
-        raise UserError(f"{file} has no column {', '.join(missing)}: expected the header {','.join(names)}")
-    twice = [name for name in names if header.count(name) > 1]
-    if twice:
-        raise UserError(f"{file} has the column {', '.join(twice)} twice")

@@ -7,7 +7,7 @@ import os
 import sys
 from typing import Callable, Iterable, Optional, Tuple
 
-__all__ = ["UserError", "LockHeld", "NonFiniteLoss", "StopRequested", "closest", "one_line", "printable", "run_main"]
+__all__ = ["UserError", "LockHeld", "NonFiniteLoss", "StopRequested", "closest", "one_line", "printable", "run_main", "visible"]
 
 
 class UserError(ValueError):
@@ -63,6 +63,11 @@ def printable(text: object) -> str:
 def one_line(text: object) -> str:
     """``text`` in one printable line."""
     return printable(" ".join(str(text).split()))
+
+
+def visible(name: object) -> str:
+    """A class or file name with every control character escaped, line breaks too."""
+    return printable(name).replace("\n", "\\n")
 
 
 def run_main(main: Callable[[], Optional[int]]) -> int:

@@ -51,7 +51,7 @@ def atomic_path(path: PathLike) -> Iterator[Path]:
         os.replace(temporary, path)
         _fsync(path.parent)  # the rename itself must survive a power cut too
     except OSError as error:
-        if error.errno is not None and error.filename is not None:
+        if error.errno is not None and error.filename not in (None, str(temporary)):
             raise
         # write() does not name the file that is too large; numpy reports a short write without an errno.
         raise OSError(error.errno or errno.ENOSPC, error.strerror or str(error), str(path)) from None

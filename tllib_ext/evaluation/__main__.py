@@ -3,11 +3,12 @@
 import argparse
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import List, Optional, Tuple
+from typing import List, Optional
 
-from tllib_ext.errors import UserError
-from tllib_ext.evaluation.files import Predictions, load_split, read_predictions
+from tllib_ext.errors import UserError, run_main
+from tllib_ext.evaluation.files import load_split, read_predictions
 from tllib_ext.io import write_json
 from tllib_ext.split import LabelSplit
 
@@ -34,31 +35,29 @@ def parser(prog: str = "python -m tllib_ext.evaluation") -> argparse.ArgumentPar
 
 def main(argv: Optional[List[str]] = None, prog: str = "python -m tllib_ext.evaluation") -> int:
     """Print the table; returns the exit code, 2 after one line on bad input."""
-    args = parser(prog).parse_args(argv)
-    try:
-        split = _split(args)
-        predictions = read_predictions(args.file, split, only_metrics=True)
-        if args.shared and not args.target_private and (predictions.label == split.unknown).any():
-            split = replace(split, target_private=("unknown",))
-        report = predictions.evaluate(split, args.threshold)
-        if args.json is not None:
-            write_json(args.json, report.to_dict())
-    except UserError as error:
-        print("error:", *str(error).splitlines(), file=sys.stderr)  # one line: names may contain line breaks
-        return 2
-    except OSError as error:
-        print(f"error: cannot write {args.json}: {error.strerror}", file=sys.stderr)
-        return 2
-    print(report.table())
-    print(_rule(args.file, predictions, args.threshold))
-    return 0
+    return run_main(partial(_evaluate, parser(prog).parse_args(argv)))
+
+
+def _evaluate(args: argparse.Namespace) -> None:
+    split = _split(args)
+    predictions = read_predictions(args.file, split, only_metrics=True)
+    if args.shared and not args.target_private and (predictions.label == split.unknown).any():
+        split = replace(split, target_private=("unknown",))
+    report = predictions.evaluate(split, args.threshold)
+    if args.json is not None:
+        write_json(args.json, report.to_dict())
+    rule = "as predicted" if args.threshold is None else f"predicted unknown where score > {args.threshold}"
+    unlabelled = int((~predictions.labelled).sum())
+    left_out = f"; {unlabelled} rows without a label left out" if unlabelled else ""
+    print(report.table(), f"{args.file}: {len(predictions.index)} rows, {rule}{left_out}", sep="\n")
 
 
 def _split(args: argparse.Namespace) -> LabelSplit:
     if args.shared:
         if args.split_file:
             raise UserError("give --split-file or --shared, not both")
-        return LabelSplit(_names(args.shared), _names(args.source_private), _names(args.target_private))
+        given = (args.shared, args.source_private or "", args.target_private or "")
+        return LabelSplit(*(tuple(name.strip() for name in text.split(",") if name.strip()) for text in given))
     if args.source_private or args.target_private:
         raise UserError("--source-private and --target-private need --shared A,B,…")
     if not args.file.is_file():
@@ -67,17 +66,6 @@ def _split(args: argparse.Namespace) -> LabelSplit:
     if not beside.is_file():
         raise UserError(f"there is no {beside} with the label sets: give --split-file JSON or --shared A,B,…")
     return load_split(beside)
-
-
-def _names(text: Optional[str]) -> Tuple[str, ...]:
-    return tuple(name.strip() for name in text.split(",") if name.strip()) if text else ()
-
-
-def _rule(file: Path, predictions: Predictions, threshold: Optional[float]) -> str:
-    rule = "as predicted" if threshold is None else f"predicted unknown where score > {threshold}"
-    unlabelled = int((~predictions.labelled).sum())
-    left_out = f"; {unlabelled} rows without a label left out" if unlabelled else ""
-    return f"{file}: {len(predictions.index)} rows, {rule}{left_out}"
 
 
 if __name__ == "__main__":

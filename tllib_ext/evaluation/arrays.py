@@ -46,11 +46,10 @@ def scores(values: Values) -> np.ndarray:
     array = to_numpy(values)
     if array.ndim != 1 or (len(array) and array.dtype.kind not in "fiu"):
         raise UserError(f"score: expected one number per image, found {array.dtype} of shape {array.shape}")
-    if np.isnan(array).any():
-        raise UserError(
-            f"score: NaN for {np.isnan(array).sum()} of {len(array)} images, the first at row "
-            f"{np.isnan(array).argmax()}; look for a diverged network"
-        )
+    bad = np.isnan(array)
+    if bad.any():
+        where = f"NaN for {bad.sum()} of {len(bad)} images, the first at row {bad.argmax()}"
+        raise UserError(f"score: {where}; look for a diverged network")
     return array.astype(np.float64)
 
 
@@ -85,10 +84,8 @@ def count_once(columns: Dict[str, np.ndarray]) -> Dict[str, np.ndarray]:
         bad = again[1:] & ~equal
         if bad.any():
             at = int(bad.argmax())
-            raise UserError(
-                f"image {index[at]} was evaluated twice with different {name} ({column[at]} and "
-                f"{column[at + 1]}): call reset() between evaluations, or merge shards of one model only"
-            )
+            found = f"image {index[at]} was evaluated twice with different {name} ({column[at]} and {column[at + 1]})"
+            raise UserError(f"{found}: call reset() between evaluations, or merge shards of one model only")
     return {name: column[~again] for name, column in columns.items()}
 
 
@@ -96,12 +93,7 @@ def check_possible(labels: np.ndarray, split: LabelSplit) -> None:
     """Raise if target images have a source-private label, or are unknown although the split has no private class."""
     counts = np.bincount(labels, minlength=len(split.label_names))
     for name in split.source_private:
-        if counts[split.source_index(name)]:
-            raise UserError(
-                f"{counts[split.source_index(name)]} target images are labelled {name!r}, "
-                f"a source-private class of the split {split}"
-            )
-    if counts[split.unknown] and not split.target_private:
-        raise UserError(
-            f"{counts[split.unknown]} target images are labelled unknown, but the split {split} has no target-private class"
-        )
+        if n := counts[split.source_index(name)]:
+            raise UserError(f"{n} target images are labelled {name!r}, a source-private class of the split {split}")
+    if (n := counts[split.unknown]) and not split.target_private:
+        raise UserError(f"{n} target images are labelled unknown, but the split {split} has no target-private class")

@@ -14,7 +14,7 @@ import numpy as np
 
 from tllib_ext.split import LabelSplit
 
-__all__ = ["ThresholdCurve", "confusion", "detection", "oscr", "roc_points", "threshold_curve"]
+__all__ = ["ThresholdCurve", "confusion", "detection", "oscr", "threshold_curve"]
 
 
 class ThresholdCurve(NamedTuple):
@@ -64,32 +64,15 @@ def detection(labels: np.ndarray, score: np.ndarray, split: LabelSplit) -> Dict[
     """
     names = ("auroc", "aupr_unknown", "aupr_known", "fpr_known_at_95_unknown_recall")
     unknown = labels == split.unknown
-    if unknown.all() or not unknown.any():
+    if not _both(unknown):
         return dict.fromkeys(names)
     from sklearn.metrics import average_precision_score, roc_auc_score, roc_curve
 
     rank = np.unique(score, return_inverse=True)[1]
     fpr, recall, _ = roc_curve(unknown, rank, drop_intermediate=False)
-    values = (
-        roc_auc_score(unknown, rank),
-        average_precision_score(unknown, rank),
-        average_precision_score(~unknown, -rank),
-        fpr[np.argmax(recall >= 0.95)],
-    )
+    precisions = average_precision_score(unknown, rank), average_precision_score(~unknown, -rank)
+    values = (roc_auc_score(unknown, rank), *precisions, fpr[np.argmax(recall >= 0.95)])
     return {name: float(value) for name, value in zip(names, values)}
-
-
-def roc_points(labels: np.ndarray, score: np.ndarray, split: LabelSplit) -> Optional[Tuple[np.ndarray, np.ndarray]]:
-    r"""The ROC curve: shares of known images called unknown, shares of unknown images found.
-
-    Returns None unless there are known and unknown images.
-    """
-    unknown = labels == split.unknown
-    if unknown.all() or not unknown.any():
-        return None
-    from sklearn.metrics import roc_curve
-
-    return roc_curve(unknown, np.unique(score, return_inverse=True)[1])[:2]
 
 
 def oscr(labels: np.ndarray, closed_pred: np.ndarray, score: np.ndarray, split: LabelSplit) -> Optional[float]:
@@ -109,7 +92,7 @@ def oscr(labels: np.ndarray, closed_pred: np.ndarray, score: np.ndarray, split: 
         0.5
     """
     unknown = labels == split.unknown
-    if unknown.all() or not unknown.any():
+    if not _both(unknown):
         return None
     from sklearn.metrics import auc
 
@@ -161,6 +144,11 @@ def threshold_curve(
     if not num_unknown:
         return ThresholdCurve(threshold, os_star, os_star, None, None)
     return ThresholdCurve(threshold, (present * os_star + unk) / (present + 1), os_star, unk, h_score)
+
+
+def _both(unknown: np.ndarray) -> bool:
+    """Whether there are known and unknown images."""
+    return bool(unknown.any() and not unknown.all())
 
 
 def _distinct(score: np.ndarray) -> Tuple[np.ndarray, np.ndarray]:

@@ -1,13 +1,10 @@
 """``tsne.csv``: a two-dimensional map of some source and target features."""
 
-import csv
 from dataclasses import dataclass
-from typing import Callable, Dict, Tuple
 
 import numpy as np
-from numpy.typing import DTypeLike
 
-from tllib_ext.io import atomic_text, read_columns
+from tllib_ext.io import INTEGER, NUMBER, read_columns, write_rows
 from tllib_ext.typing import PathLike
 
 __all__ = ["COLUMNS", "GROUPS", "FeatureMap", "read_feature_map", "write_feature_map"]
@@ -29,20 +26,12 @@ class FeatureMap:
 
 def write_feature_map(file: PathLike, feature_map: FeatureMap) -> None:
     """Write ``tsne.csv`` atomically: ``group,index,x,y``."""
-    with atomic_text(file) as stream:
-        writer = csv.writer(stream)
-        writer.writerow(COLUMNS)
-        names = [GROUPS[g] for g in feature_map.group]
-        points = [[f"{value:.4f}" for value in axis] for axis in (feature_map.x, feature_map.y)]
-        writer.writerows(zip(names, feature_map.index.tolist(), *points))
+    names = [GROUPS[g] for g in feature_map.group]
+    points = [[f"{value:.4f}" for value in axis] for axis in (feature_map.x, feature_map.y)]
+    write_rows(file, COLUMNS, zip(names, feature_map.index.tolist(), *points))
 
 
 def read_feature_map(file: PathLike) -> FeatureMap:
     """Read what :func:`write_feature_map` wrote."""
-    converters: Dict[str, Tuple[Callable[[str], object], DTypeLike]] = {
-        "group": (GROUPS.index, np.int64),
-        "index": (int, np.int64),
-        "x": (float, np.float64),
-        "y": (float, np.float64),
-    }
+    converters = {"group": (GROUPS.index, np.int64), "index": INTEGER, "x": NUMBER, "y": NUMBER}
     return FeatureMap(**read_columns(file, converters, COLUMNS))

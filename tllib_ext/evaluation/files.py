@@ -8,18 +8,16 @@ A spreadsheet runs a cell that begins with ``= + - @``, tab, CR or LF as a formu
 ``'`` before it, and so is one that begins with ``'``. Reading removes one leading ``'``.
 """
 
-import csv
 import json
 from dataclasses import dataclass
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterator, List, Optional, Sequence
 
 import numpy as np
-from numpy.typing import DTypeLike
 
+from tllib_ext import io
 from tllib_ext.errors import UserError, closest
 from tllib_ext.evaluation.arrays import argmax, class_labels, integers, same_length, scores, to_numpy
 from tllib_ext.evaluation.openset import OpenSetReport, evaluate
-from tllib_ext.io import CHUNK, atomic_text, escape_formula, number_or_nan, open_text, read_columns, unescape_formula
 from tllib_ext.split import LabelSplit
 from tllib_ext.typing import PathLike, Values
 
@@ -66,14 +64,9 @@ class Predictions:
 
 
 def write_predictions(
-    file: PathLike,
-    prediction: Any,
-    index: Values,
-    paths: Sequence[str],
-    split: LabelSplit,
-    threshold: Optional[float] = None,
-    labels: Optional[Values] = None,
-) -> None:
+    file: PathLike, prediction: Any, index: Values, paths: Sequence[str], split: LabelSplit,
+    threshold: Optional[float] = None, labels: Optional[Values] = None,
+) -> None:  # fmt: skip
     r"""Write a :class:`~tllib_ext.methods.base.Prediction` of N images, in the order of ``index``, atomically.
 
     Args:
@@ -86,10 +79,10 @@ def write_predictions(
         labels (optional): (N, ) in 0..K; None for an unlabelled target
     """
     _check_names(split)
-    probs, names = to_numpy(prediction.probs), [escape_formula(name) for name in split.label_names]
+    probs, names = to_numpy(prediction.probs), [io.escape_formula(name) for name in split.label_names]
     columns = {
         "index": integers("index", index),
-        "paths": np.array([escape_formula(str(path)) for path in paths], dtype=object),
+        "paths": np.array([io.escape_formula(str(path)) for path in paths], dtype=object),
         "score": scores(prediction.score),
         "unknown": to_numpy(prediction.unknown).astype(bool),
         "closed": argmax(probs, split),
@@ -101,28 +94,25 @@ def write_predictions(
     order = np.argsort(columns["index"], kind="stable")
     _check_unique(columns["index"][order], file)
     cuts = np.broadcast_to(np.nan if threshold is None else to_numpy(threshold), len(order)).astype(np.float64)
-    width = min(3, split.num_source)
-    with atomic_text(file) as stream:
-        writer = csv.writer(stream)
-        writer.writerow(COLUMNS)
-        for start in range(0, len(order), CHUNK):
-            rows = order[start : start + CHUNK]
+
+    def text(numbers: np.ndarray) -> List[str]:
+        return [names[k] for k in numbers]
+
+    def lines() -> Iterator[Sequence[object]]:
+        for start in range(0, len(order), io.CHUNK):
+            rows = order[start : start + io.CHUNK]
+            blank = [""] * len(rows)
             # Stable, so that top1 is the argmax of equal probabilities too.
-            top = np.argsort(-probs[rows], axis=1, kind="stable")[:, :width]
+            top = np.argsort(-probs[rows], axis=1, kind="stable")[:, :3]
             best = np.take_along_axis(probs[rows], top, 1).astype(np.float64)
-            parts = [
-                columns["index"][rows].tolist(),
-                columns["paths"][rows].tolist(),
-                [names[k] for k in columns["labels"][rows]] if labels is not None else [""] * len(rows),
-                [names[k] for k in predicted[rows]],
-                columns["score"][rows].tolist(),
-                ["" if t != t else t for t in cuts[rows].tolist()],
-            ]
+            parts = [columns[name][rows].tolist() for name in ("index", "paths")]
+            parts += [text(columns["labels"][rows]) if labels is not None else blank, text(predicted[rows])]
+            parts += [columns["score"][rows].tolist(), ["" if t != t else t for t in cuts[rows].tolist()]]
             for rank in range(3):
-                fits = rank < width
-                parts.append([names[k] for k in top[:, rank]] if fits else [""] * len(rows))
-                parts.append(best[:, rank].tolist() if fits else [""] * len(rows))
-            writer.writerows(zip(*parts))
+                parts += [text(top[:, rank]), best[:, rank].tolist()] if rank < top.shape[1] else [blank, blank]
+            yield from zip(*parts)
+
+    io.write_rows(file, COLUMNS, lines())
 
 
 def read_predictions(file: PathLike, split: LabelSplit, only_metrics: bool = False) -> Predictions:
@@ -138,21 +128,21 @@ def read_predictions(file: PathLike, split: LabelSplit, only_metrics: bool = Fal
     names = split.shared + split.target_private
     known.update({name: k for name in names if (k := split.target_index(name)) is not None})
     ranks = range(1, min(3, split.num_source) + 1)
-    converters: Dict[str, Tuple[Callable[[str], object], DTypeLike]] = {
-        "index": (int, np.int64),
-        "path": (unescape_formula, object),
+    converters: Dict[str, io.Converter] = {
+        "index": io.INTEGER,
+        "path": io.TEXT,
         # An unlabelled row gets a label out of range, which no metric accepts.
         "label": (_Names({**known, "": len(split.label_names)}, split).__getitem__, np.int64),
         "predicted": (_Names({**source, UNKNOWN: split.unknown}, split).__getitem__, np.int64),
-        "score": (float, np.float64),
-        "threshold": (number_or_nan, np.float64),
+        "score": io.NUMBER,
+        "threshold": io.OPTIONAL_NUMBER,
     }
     for rank in ranks:
         converters[f"top{rank}"] = (_Names(source, split).__getitem__, np.int64)
-        converters[f"p{rank}"] = (number_or_nan, np.float64)
+        converters[f"p{rank}"] = io.OPTIONAL_NUMBER
     if only_metrics:
         converters = {name: converters[name] for name in REQUIRED}
-    columns = read_columns(file, converters, REQUIRED)
+    columns = io.read_columns(file, converters, REQUIRED)
     bad = np.isnan(columns["score"])
     if bad.any():
         raise UserError(f"{file}, score, row {bad.argmax() + 1}: found NaN, expected a number")
@@ -176,7 +166,7 @@ def read_predictions(file: PathLike, split: LabelSplit, only_metrics: bool = Fal
 
 def load_split(file: PathLike) -> LabelSplit:
     """The label sets of a run: the key ``split`` of its ``config.json``, as :meth:`LabelSplit.to_dict` gives them."""
-    with open_text(file) as stream:
+    with io.open_text(file) as stream:
         try:
             parts = json.load(stream)["split"]
             if not all(isinstance(names, list) for names in parts.values()):
@@ -185,10 +175,8 @@ def load_split(file: PathLike) -> LabelSplit:
         except UserError as error:
             raise UserError(f"{file}: {error}") from None
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-            raise UserError(
-                f'{file} has no label sets: expected JSON with "split": {{"shared": […], "source_private": […], '
-                '"target_private": […]}'
-            ) from None
+            form = '"split": {"shared": […], "source_private": […], "target_private": […]}'
+            raise UserError(f"{file} has no label sets: expected JSON with {form}") from None
 
 
 class _Names(dict):
@@ -199,7 +187,7 @@ class _Names(dict):
         self.labels, self.split = labels, split
 
     def __missing__(self, cell: str) -> int:
-        name = unescape_formula(cell)
+        name = io.unescape_formula(cell)
         if name not in self.labels:
             if name in self.split.source_private:
                 raise UserError(f"{name!r} is a source-private class, which no target image has: is this the right split?")

@@ -10,7 +10,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Tuple, Union
 
 import numpy as np
 
-from tllib_ext.errors import UserError
+from tllib_ext.errors import UserError, visible
 from tllib_ext.evaluation.arrays import argmax, check_possible, class_labels, count_once, integers, same_length, scores, to_numpy
 from tllib_ext.evaluation.curves import confusion, detection, oscr
 from tllib_ext.split import LabelSplit
@@ -91,21 +91,25 @@ class OpenSetReport:
             "confusion": self.confusion.tolist(),
         }
 
+    def confused_with(self, name: str) -> List[Tuple[str, int]]:
+        """The two labels most often predicted for images of a class instead of its own, with their counts."""
+        row = self.confusion[self.label_names.index(name)]
+        ordered = [(self.label_names[k], int(row[k])) for k in np.argsort(-row, kind="stable") if row[k]]
+        return [(other, n) for other, n in ordered if other != name][:2]
+
     def table(self) -> str:
         """Recall by class and the most frequent confusions, then every metric with its definition."""
         from prettytable import PrettyTable
 
         classes = PrettyTable(["class", "images", "recall", "mostly confused with"], align="l")
         for name, (recall, count) in self.per_class.items():
-            row = self.confusion[self.label_names.index(name)]
-            wrong = [i for i in np.argsort(-row, kind="stable") if row[i] and self.label_names[i] != name][:2]
-            taken = ", ".join(f"{_printable(self.label_names[i])} {row[i] / count:.3f}" for i in wrong)
-            classes.add_row([_printable(name), count, _number(recall, "no images"), taken])
+            taken = ", ".join(f"{visible(other)} {n / count:.3f}" for other, n in self.confused_with(name))
+            classes.add_row([visible(name), count, _number(recall, "no images"), taken])
         metrics = PrettyTable(["metric", "value", "definition"], align="l")
         metrics.add_rows([[name, _number(getattr(self, name)), text] for name, text in DEFINITIONS.items()])
         lines = [classes.get_string(), metrics.get_string(), f"{self.scenario} label sets, {self.num_images} images"]
         if self.empty_classes:
-            empty = ", ".join(map(_printable, self.empty_classes))
+            empty = ", ".join(map(visible, self.empty_classes))
             lines.append(f"shared classes without a target image, left out of every mean: {empty}")
         return "\n".join(lines)
 
@@ -190,25 +194,22 @@ class OpenSetEvaluator:
 
     def update(self, prediction: Any, labels: Values, index: Values) -> None:
         """Add a :class:`~tllib_ext.methods.base.Prediction` of some images, their labels in 0..K and their indices."""
-        closed_pred = argmax(prediction.probs, self.split)
-        unknown = to_numpy(prediction.unknown).astype(bool)
         chunk = {
             "labels": class_labels("labels", labels, self.split.label_names),
-            "closed_pred": closed_pred,
-            "unknown": unknown,
+            "closed_pred": argmax(prediction.probs, self.split),
+            "unknown": to_numpy(prediction.unknown).astype(bool),
             "score": scores(prediction.score),
             "index": integers("index", index),
         }
         same_length(chunk)
-        chunk["predicted"] = np.where(chunk.pop("unknown"), self.split.unknown, closed_pred)
+        chunk["predicted"] = np.where(chunk.pop("unknown"), self.split.unknown, chunk["closed_pred"])
         self._chunks.append(chunk)
 
     def state(self) -> Dict[str, np.ndarray]:
         """All predictions as five flat arrays, to send to another process (``all_gather_object``)."""
-        names = ("labels", "predicted", "closed_pred", "score", "index")
-        dtypes = {"score": np.float64}
-        empty = {name: np.empty(0, dtypes.get(name, np.int64)) for name in names}
-        return {name: np.concatenate([chunk[name] for chunk in (empty, *self._chunks)]) for name in names}
+        empty = dict.fromkeys(("labels", "predicted", "closed_pred", "index"), np.empty(0, np.int64))
+        empty["score"] = np.empty(0)
+        return {name: np.concatenate([chunk[name] for chunk in (empty, *self._chunks)]) for name in empty}
 
     def merge(self, other: Union["OpenSetEvaluator", Dict[str, np.ndarray]]) -> None:
         """Add the predictions of another evaluator, or its :meth:`state`."""
@@ -262,8 +263,3 @@ def _report(
 
 def _number(value: Optional[float], missing: str = "not defined") -> str:
     return missing if value is None else f"{value:.4f}"
-
-
-def _printable(name: str) -> str:
-    """Class names are data: a control character in one must not reach the terminal."""
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in name)

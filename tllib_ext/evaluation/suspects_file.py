@@ -1,6 +1,5 @@
 """``suspects.csv``: one row per source image, the most suspicious label first; and two arrays in cleanlab's form."""
 
-import csv
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Optional, Sequence
@@ -9,7 +8,7 @@ import numpy as np
 
 from tllib_ext.errors import UserError
 from tllib_ext.evaluation.arrays import class_labels, same_length
-from tllib_ext.io import atomic_path, atomic_text, escape_formula, read_columns, unescape_formula
+from tllib_ext.io import INTEGER, NUMBER, TEXT, atomic_path, escape_formula, read_columns, unescape_formula, write_rows
 from tllib_ext.split import LabelSplit
 from tllib_ext.typing import PathLike, Values
 
@@ -65,21 +64,16 @@ def write_suspects(
     same_length(columns)
     probs, suggested = audit.probs, audit.suggested
     names = [escape_formula(name) for name in split.source_classes]
-    with atomic_text(file) as stream:
-        writer = csv.writer(stream)
-        writer.writerow(COLUMNS + (TRUTH if clean is not None else ()))
-        for i in np.argsort(-audit.suspicion, kind="stable"):
-            row = [i, escape_formula(str(paths[i])), names[given[i]], float(audit.suspicion[i]), names[suggested[i]]]
-            row += [float(p) for p in (probs[i, suggested[i]], probs[i, given[i]], audit.loss[i])] + [audit.visits[i]]
-            writer.writerow(row + ([names[clean[i]], int(given[i] != clean[i])] if clean is not None else []))
-    folder = Path(file).parent
-    _save(folder / "pred_probs.npy", (probs / probs.sum(1, keepdims=True)).astype(np.float32))
-    _save(folder / "labels.npy", given)
-
-
-def _save(file: Path, array: np.ndarray) -> None:
-    with atomic_path(file) as draft, open(draft, "wb") as stream:
-        np.save(stream, array)
+    rows = []
+    for i in np.argsort(-audit.suspicion, kind="stable"):
+        row = [i, escape_formula(str(paths[i])), names[given[i]], float(audit.suspicion[i]), names[suggested[i]]]
+        row += [float(p) for p in (probs[i, suggested[i]], probs[i, given[i]], audit.loss[i])] + [audit.visits[i]]
+        rows.append(row + ([names[clean[i]], int(given[i] != clean[i])] if clean is not None else []))
+    write_rows(file, COLUMNS + (TRUTH if clean is not None else ()), rows)
+    arrays = {"pred_probs.npy": (probs / probs.sum(1, keepdims=True)).astype(np.float32), "labels.npy": given}
+    for name, array in arrays.items():
+        with atomic_path(Path(file).with_name(name)) as draft, open(draft, "wb") as stream:
+            np.save(stream, array)
 
 
 def read_suspects(file: PathLike, split: LabelSplit) -> Suspects:
@@ -92,9 +86,7 @@ def read_suspects(file: PathLike, split: LabelSplit) -> Suspects:
             raise UserError(f"unknown class {name!r}: this file is of another split")
         return labels[name]
 
-    numbers = {name: (float, np.float64) for name in ("suspicion", "probability", "p_given", "loss")}
-    classes = {name: (label, np.int64) for name in ("given", "suggested", "clean")}
-    counts = {name: (int, np.int64) for name in ("index", "visits")}
-    columns = read_columns(file, {"path": (unescape_formula, object), **numbers, **classes, **counts}, COLUMNS)
+    kinds = dict.fromkeys(COLUMNS, NUMBER) | dict.fromkeys(("given", "suggested", "clean"), (label, np.int64))
+    columns = read_columns(file, {**kinds, "path": TEXT, "index": INTEGER, "visits": INTEGER}, COLUMNS)
     order = np.lexsort((columns["index"], -columns["suspicion"]))
     return Suspects(**{name: column[order] for name, column in columns.items()})

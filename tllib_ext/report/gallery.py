@@ -1,14 +1,14 @@
 """The images of the page, in the order of a user's questions: new images by class, unknown ones, doubtful labels."""
 
 from dataclasses import dataclass, field
-from typing import Dict, List, Sequence, Tuple
+from typing import Dict, List, Sequence
 
 import numpy as np
 
 from tllib_ext.report.data_folder import DataFolder
 from tllib_ext.report.run_files import RunFiles
 
-__all__ = ["Group", "Item", "Suspect", "Thumbnails", "class_examples", "class_groups", "suspects", "unknown_groups"]
+__all__ = ["Group", "Item", "Suspect", "class_examples", "class_groups", "interleave", "suspects", "unknown_groups"]
 
 #: images listed of all groups together, and labels of the audit; the CSV files hold the others.
 LISTED, SUSPECTS = 10_000, 3_000
@@ -18,10 +18,7 @@ PAGE = 60
 
 @dataclass
 class Item:
-    """An image: its path, the name to show, its address (empty without a file), lines of text, and a verdict.
-
-    ``verdict`` is ``right`` or ``wrong`` where the true label is known, else empty.
-    """
+    """An image: path, shown name, address (empty without a file), lines, verdict (``right``, ``wrong`` or empty)."""
 
     path: str
     name: str
@@ -53,20 +50,16 @@ class Group:
 
 def class_groups(run: RunFiles, folder: DataFolder) -> List[Group]:
     """Target images by predicted class, lowest score (surest) first."""
-    p, groups = run.predictions, []
-    for k, name in enumerate(run.split.source_classes):
-        rows = np.flatnonzero(p.predicted == k)
-        if len(rows):
-            rows = rows[np.argsort(p.score[rows], kind="stable")]
-            groups.append(_group(run, folder, name, rows))
-    return groups
+    p, order = run.predictions, np.argsort(run.predictions.score, kind="stable")
+    by_class = {name: order[p.predicted[order] == k] for k, name in enumerate(run.split.source_classes)}
+    return [_group(run, folder, name, rows) for name, rows in by_class.items() if len(rows)]
 
 
 def unknown_groups(run: RunFiles, folder: DataFolder) -> List[Group]:
     """Target images predicted unknown, highest score first, a page per group."""
     p = run.predictions
-    rows = np.flatnonzero(p.predicted == run.split.unknown)
-    rows = rows[np.argsort(-p.score[rows], kind="stable")]
+    order = np.argsort(-p.score, kind="stable")
+    rows = order[p.predicted[order] == run.split.unknown]
     pages = [rows[start : start + PAGE] for start in range(0, len(rows), PAGE)]
     return [_group(run, folder, f"Score {p.score[page[0]]:.2f} to {p.score[page[-1]]:.2f}", page) for page in pages]
 
@@ -98,51 +91,29 @@ def _target(run: RunFiles, folder: DataFolder, i: int) -> Item:
 
 def suspects(run: RunFiles, folder: DataFolder) -> List[Suspect]:
     """Source images with a suspicion above 0, most suspicious first."""
-    s, names = run.suspects, run.split.source_classes
+    s = run.suspects
     if s is None:
         return []
     found = []
     for i in np.flatnonzero(s.suspicion > 0)[:SUSPECTS]:
-        true, verdict = "", ""
+        item = Suspect(s.path[i], folder.name(s.path[i]), folder.link(s.path[i]))
+        item.given, item.suggested = int(s.given[i]), int(s.suggested[i])
+        item.probability, item.suspicion = float(s.probability[i]), float(s.suspicion[i])
         if s.clean is not None:
-            true, verdict = names[s.clean[i]], "wrong" if s.given[i] != s.clean[i] else "right"
-        found.append(
-            Suspect(s.path[i], folder.name(s.path[i]), folder.link(s.path[i]), [], verdict, int(s.given[i]), int(s.suggested[i]),
-                    float(s.probability[i]), float(s.suspicion[i]), true)
-        )  # fmt: skip
+            item.true, item.verdict = run.split.source_classes[s.clean[i]], "wrong" if s.given[i] != s.clean[i] else "right"
+        found.append(item)
     return found
 
 
 def class_examples(run: RunFiles, classes: Sequence[int]) -> Dict[int, str]:
     """Class -> path of the source image whose given label is the least suspicious of the class."""
     s = run.suspects
-    if s is None:
-        return {}
-    last = {int(label): path for label, path in zip(s.given, s.path)}  # most suspicious first, so the last one stays
+    # Most suspicious first, so the last one stays.
+    last = {} if s is None else {int(label): path for label, path in zip(s.given, s.path)}
     return {k: last[k] for k in classes if k in last}
 
 
-class Thumbnails:
-    """Thumbnails of the most important images within a budget, numbered: a page holds each once, however often shown.
-
-    Args:
-        folder (DataFolder): where the images are
-        groups (sequence of sequences of str): paths; the first of every group come first, then the second ones
-        size (int): bytes of all together
-        count (int): at most this many
-    """
-
-    def __init__(self, folder: DataFolder, groups: Sequence[Sequence[str]], size: int, count: int = 1500):
-        ranked = sorted((rank, number) for number, group in enumerate(groups) for rank in range(len(group)))
-        made = folder.thumbnails([groups[number][rank] for rank, number in ranked], count, size)
-        self.data = list(made.values())
-        self._numbers = {path: number for number, path in enumerate(made)}
-
-    def number(self, path: str) -> int:
-        """Position in :attr:`data`, -1 for an image without a thumbnail."""
-        return self._numbers.get(path, -1)
-
-    def part(self, items: Sequence[Item]) -> Tuple[List[Item], List[Item]]:
-        """The items with a thumbnail, and those without."""
-        with_one = [item for item in items if item.path in self._numbers]
-        return with_one, [item for item in items if item.path not in self._numbers]
+def interleave(groups: Sequence[Sequence[str]]) -> List[str]:
+    """The first of every group, then the second ones, and so on."""
+    ranked = sorted((rank, number) for number, group in enumerate(groups) for rank in range(len(group)))
+    return [groups[number][rank] for rank, number in ranked]

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from tllib_ext.errors import printable
+from tllib_ext.errors import visible
 from tllib_ext.io import atomic_path
 
 __all__ = ["BLUE", "GREEN", "GREY", "INK", "ORANGE", "PALETTE", "PURPLE", "SKY", "VERMILLION", "axes_grid", "figure", "finish",
@@ -62,9 +62,8 @@ def plain(text: object, limit: int = 0) -> str:
         >>> plain("$x$"), plain("mug\\n"), plain("a very long class name", 10)
         ('\\\\$x\\\\$', 'mug\\\\n', 'a very lo…')
     """
-    clean = printable(text).replace("\n", "\\n")
-    clean = clean if not limit or len(clean) <= limit else clean[: limit - 1] + "…"
-    return clean.replace("$", r"\$")
+    clean = visible(text)
+    return (clean if not limit or len(clean) <= limit else clean[: limit - 1] + "…").replace("$", r"\$")
 
 
 def png_bytes(fig: Figure) -> bytes:

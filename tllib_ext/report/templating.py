@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from tllib_ext.errors import printable
+from tllib_ext.errors import visible
 from tllib_ext.report.style import DPI
 
 __all__ = ["Picture", "data_address", "png_picture", "render"]
@@ -47,7 +47,7 @@ def _visible(value: object) -> object:
     """Control characters and bytes that are no text become visible; what a template made itself stays."""
     if isinstance(value, Markup) or not isinstance(value, str) or value.isprintable():
         return value
-    return printable(value).replace("\n", "\\n")
+    return visible(value)
 
 
 def _csp_hash(text: str) -> Markup:

@@ -12,8 +12,7 @@ from scipy.stats import gaussian_kde
 from tllib_ext.evaluation.curves import threshold_curve
 from tllib_ext.evaluation.feature_map_file import GROUPS, FeatureMap, read_feature_map, write_feature_map
 from tllib_ext.report import plots
-from tllib_ext.report.matrix_plots import confusion_matrix, transition_matrices
-from tllib_ext.report.plots import Scores
+from tllib_ext.report.plots import Scores, confusion_matrix, transition_matrices
 from tllib_ext.report.style import plain, save
 from tllib_ext.split import LabelSplit
 from tllib_ext.training.feature_map import choose, groups_of, tsne

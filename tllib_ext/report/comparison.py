@@ -28,7 +28,6 @@ def write_comparison(
         figures (dict, optional): stem -> PNG bytes
         notes (sequence of str): e.g. cells that failed
     """
-    folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     figures = figures or {}
     paths = [folder / f"{name}.{suffix}" for suffix in ("md", "tex", "csv", "json", "html")]

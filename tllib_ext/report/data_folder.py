@@ -41,14 +41,15 @@ class DataFolder:
     def find(self, path: str) -> Optional[str]:
         """The absolute path of an existing file inside the folder, None for any other path."""
         full = os.path.abspath(path) if path else ""
-        if self.root is None or not full.startswith(os.path.join(self.root, "")):
-            return None
-        return full if os.path.isfile(full) else None
+        return full if self._holds(full) and os.path.isfile(full) else None
 
     def name(self, path: str) -> str:
         """The path below the data folder, or as it is if it leads elsewhere."""
-        full, folder = os.path.abspath(path) if path else "", os.path.join(self.root or "", "")
-        return full[len(folder) :] if self.root is not None and full.startswith(folder) else path
+        full = os.path.abspath(path) if path else ""
+        return os.path.relpath(full, self.root) if self._holds(full) else path
+
+    def _holds(self, full: str) -> bool:
+        return self.root is not None and full.startswith(os.path.join(self.root, ""))
 
     def link(self, path: str) -> str:
         """The address of the image relative to the run folder, empty if there is none."""
@@ -56,13 +57,7 @@ class DataFolder:
         return "" if full is None else quote(os.fsencode(os.path.relpath(full, self._run)))
 
     def thumbnails(self, paths: Sequence[str], count: int, size: int) -> Dict[str, bytes]:
-        """Thumbnails of the first readable paths.
-
-        Args:
-            paths (sequence of str): the most important first
-            count (int): at most this many
-            size (int): bytes of all together
-        """
+        """Thumbnails of the first ``count`` readable paths, the most important first, of ``size`` bytes together at most."""
         files = {path: full for path in dict.fromkeys(paths) if (full := self.find(path)) is not None}
         chosen = list(files)[:count]
         made: Dict[str, bytes] = {}

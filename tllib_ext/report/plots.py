@@ -1,27 +1,29 @@
 """The plots of a run. The functions take arrays and return figures; :func:`plot_run` draws those of a run folder."""
 
-from typing import Dict, NamedTuple, Optional, Sequence
+from typing import Dict, List, NamedTuple, Optional, Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from numpy.typing import ArrayLike
 
 from tllib_ext.evaluation.curves import ThresholdCurve
 from tllib_ext.evaluation.curves import threshold_curve as compute_threshold_curve
 from tllib_ext.evaluation.feature_map_file import GROUPS, FeatureMap
-from tllib_ext.report.matrix_plots import confusion_matrix, transition_matrices
 from tllib_ext.report.run_files import RunFiles
-from tllib_ext.report.style import BLUE, GREEN, GREY, ORANGE, PALETTE, PURPLE, VERMILLION, axes_grid, figure, finish, plain
+from tllib_ext.report.style import BLUE, GREEN, GREY, INK, ORANGE, PALETTE, PURPLE, VERMILLION, axes_grid, figure, finish, plain
 from tllib_ext.typing import Record
 
-__all__ = ["Scores", "density", "feature_map", "metrics_over_training", "plot_run", "suspicion_histogram", "threshold_curve",
-           "training_terms"]  # fmt: skip
+__all__ = ["Scores", "confusion_matrix", "density", "feature_map", "metrics_over_training", "plot_run", "suspicion_histogram",
+           "threshold_curve", "training_terms", "transition_matrices"]  # fmt: skip
 
 _METRICS = (("os", "OS", BLUE), ("os_star", "OS*", GREEN), ("unk", "UNK", VERMILLION), ("h_score", "H-score", PURPLE),
             ("auroc", "AUROC", GREY), ("predicted_unknown", "called unknown", ORANGE))  # fmt: skip
 #: a legend under the axes.
 _BELOW: Record = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.2), "ncols": 3, "columnspacing": 0.9,
                           "handlelength": 1.4}  # fmt: skip
+#: inches per cell while the names fit; names per axis; letters per name.
+_CELL, _NAMES, _LETTERS = 0.23, 60, 24
 
 
 def plot_run(run: RunFiles) -> Dict[str, Figure]:
@@ -47,15 +49,7 @@ def plot_run(run: RunFiles) -> Dict[str, Figure]:
 
 
 class Scores(NamedTuple):
-    r"""A panel of :func:`density`.
-
-    Args:
-        title (str): heading
-        score (numpy.ndarray): :math:`(N, )`, high = unknown
-        unknown (numpy.ndarray, optional): :math:`(N, )` bool, whether an image is of a private class; None for an
-            unlabelled target
-        threshold (float, optional): images above it are predicted unknown
-    """
+    """A panel of :func:`density`: the scores, whether each image is private (None without labels), the threshold."""
 
     title: str
     score: np.ndarray
@@ -189,3 +183,55 @@ def suspicion_histogram(suspicion: np.ndarray, wrong: Optional[np.ndarray] = Non
     ax.axvline(0, color="black", linewidth=1, linestyle="--")
     finish(ax, "Suspicion of the source labels", "suspicion: above 0 another class fits better", "labels", True)
     return fig
+
+
+def confusion_matrix(matrix: np.ndarray, names: Sequence[str]) -> Figure:
+    """Shares of each true class's images by predicted class; only classes that occur have a row or a column.
+
+    Args:
+        matrix (numpy.ndarray): counts, rows true, columns predicted, both in the order of ``names``
+        names (sequence of str): the labels, ``unknown`` last
+    """
+    rows, columns = np.flatnonzero(matrix.sum(1)), np.flatnonzero(matrix.sum(0) + matrix.sum(1))
+    shares = matrix[np.ix_(rows, columns)] / matrix[rows].sum(1, keepdims=True)
+    fig, axes = axes_grid(1, 1, max(_inches(len(columns), names), 4.6), _inches(len(rows), names))
+    _heat(axes[0], shares, [names[int(k)] for k in rows], [names[int(k)] for k in columns])
+    finish(axes[0], "Images of each true class by prediction, %", "predicted", "true class")
+    return fig
+
+
+def transition_matrices(estimated: ArrayLike, names: Sequence[str], true: Optional[ArrayLike] = None) -> Figure:
+    r"""Label-transition matrices: the share of each given label (columns) among the images of a true class (rows).
+
+    Args:
+        estimated: :math:`(K, K)`, by the label model
+        names (sequence of str): the K classes
+        true (optional): :math:`(K, K)`, where the noise was simulated; drawn beside it
+    """
+    matrices = [("Given labels by true class, %: estimated", estimated)]
+    if true is not None:
+        matrices.append(("simulated", true))
+    k, n = len(names), len(matrices)
+    fig, axes = axes_grid(1, n, max(_inches(k, names, n), 4.6), _inches(k, names), sharey=True)
+    for ax, (title, matrix) in zip(axes, matrices):
+        _heat(ax, np.asarray(matrix, dtype=float), list(names), list(names))
+        finish(ax, title, "given label", "true class" if ax is axes[0] else "")
+    return fig
+
+
+def _inches(cells: int, names: Sequence[str], matrices: int = 1) -> float:
+    """Inches of the matrices' cells, their title and the names beside them."""
+    return _CELL * min(max(cells, 4), _NAMES) * matrices + 0.9 + 0.1 * max(len(plain(name, _LETTERS)) for name in names)
+
+
+def _heat(ax: Axes, shares: np.ndarray, rows: List[str], columns: List[str]) -> None:
+    ax.grid(False)
+    ax.imshow(shares, cmap="Blues", vmin=0, vmax=1, aspect="auto", interpolation="nearest")
+    ticks: Record = {"rotation": 45, "ha": "right", "rotation_mode": "anchor"}
+    thin = -(-max(shares.shape) // _NAMES)  # more names than fit: every second, every third
+    ax.set_xticks(range(0, len(columns), thin), [plain(name, _LETTERS) for name in columns[::thin]], **ticks)
+    ax.set_yticks(range(0, len(rows), thin), [plain(name, _LETTERS) for name in rows[::thin]])
+    if max(shares.shape) <= _NAMES:
+        for i, j in zip(*np.nonzero(shares >= 0.005)):
+            ink = "white" if shares[i, j] > 0.55 else INK
+            ax.text(j, i, f"{100 * shares[i, j]:.0f}", ha="center", va="center", fontsize=7, color=ink)

@@ -3,7 +3,7 @@
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Callable, List, Optional, TypeVar, Union
+from typing import Callable, List, Optional, TypeVar
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from tllib_ext.evaluation.openset import OpenSetReport
 from tllib_ext.evaluation.suspects_file import Suspects, read_suspects
 from tllib_ext.io import read_json_lines
 from tllib_ext.split import LabelSplit
-from tllib_ext.typing import Record
+from tllib_ext.typing import PathLike, Record
 
 __all__ = ["RunFiles", "read_run"]
 
@@ -53,12 +53,10 @@ class RunFiles:
         return None if self.config.get("noise") == "none" else self.results.get("realised_rate")
 
 
-def read_run(folder: Union[str, Path], results: Optional[Record] = None) -> RunFiles:
-    """Read a run folder; a folder without a finished run is a :class:`~tllib_ext.errors.UserError`.
+def read_run(folder: PathLike, results: Optional[Record] = None) -> RunFiles:
+    """Read a run folder; one without a finished run is a :class:`~tllib_ext.errors.UserError`.
 
-    Args:
-        folder (str or Path): the run folder
-        results (dict, optional): the contents of ``results.json``, for a run that has not written it yet
+    ``results`` are the contents of ``results.json``, for a run that has not written it yet.
     """
     folder = Path(folder)
     if results is None and not (folder / "results.json").is_file():

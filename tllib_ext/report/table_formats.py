@@ -3,7 +3,7 @@
 import csv
 import io
 import re
-from typing import Iterable, Optional, Sequence
+from typing import Callable, List, Optional, Sequence
 
 from tllib_ext.io import escape_formula
 from tllib_ext.report.tables import Table
@@ -15,30 +15,25 @@ def to_text(table: Table) -> str:
     """For a terminal: prettytable, the best marked with a star."""
     from prettytable import PrettyTable
 
-    made = PrettyTable([_unique(name, i) for i, name in enumerate(table.header())], align="r")
-    made.align[made.field_names[0]] = "l"
-    for line in table.entries():
-        made.add_row([f"*{entry.text}" if entry.bold else entry.text for entry in line])
     # prettytable needs distinct names: zero-width spaces make them so, and are removed from the text.
+    made = PrettyTable([name + "\u200b" * i for i, name in enumerate(table.header())], align="r")
+    made.align[made.field_names[0]] = "l"
+    made.add_rows(_cells(table, str, "*{}"))
     return "\n".join([table.title, made.get_string().replace("\u200b", ""), *table.legend])
 
 
-def _unique(name: str, number: int) -> str:
-    return name + "\u200b" * number
+def _cells(table: Table, escape: Callable[[str], str], bold: str) -> List[List[str]]:
+    """The escaped texts of the entries, the best ones in the form ``bold``."""
+    return [[bold.format(escape(e.text)) if e.bold else escape(e.text) for e in line] for line in table.entries()]
 
 
 def to_markdown(table: Table) -> str:
     """A GitHub table."""
-    lines = [_row(map(markdown_escape, table.header())), _row([":--", *["--:"] * (len(table.header()) - 1)])]
-    for line in table.entries():
-        cells = [(markdown_escape(entry.text), entry.bold) for entry in line]
-        lines.append(_row(f"**{text}**" if bold else text for text, bold in cells))
+    header = [markdown_escape(name) for name in table.header()]
+    rows = [header, [":--", *["--:"] * (len(header) - 1)], *_cells(table, markdown_escape, "**{}**")]
+    lines = "".join("| " + " | ".join(row) + " |\n" for row in rows)
     legend = "".join(f"\n{markdown_escape(line)}  " for line in table.legend)
-    return f"### {markdown_escape(table.title)}\n\n" + "\n".join(lines) + "\n" + legend + "\n"
-
-
-def _row(cells: Iterable[str]) -> str:
-    return "| " + " | ".join(cells) + " |"
+    return f"### {markdown_escape(table.title)}\n\n{lines}{legend}\n"
 
 
 def markdown_escape(text: str) -> str:
@@ -67,9 +62,7 @@ def to_latex(table: Table) -> str:
     """A ``tabular`` in a ``table`` (booktabs), the legend as its caption."""
     lines = [r"\begin{table}", r"\centering", r"\begin{tabular}{l" + "r" * (len(table.header()) - 1) + "}", r"\toprule"]
     lines += [" & ".join(map(latex_escape, table.header())) + r" \\", r"\midrule"]
-    for line in table.entries():
-        texts = [rf"\textbf{{{latex_escape(e.text)}}}" if e.bold else latex_escape(e.text) for e in line]
-        lines.append(" & ".join(texts) + r" \\")
+    lines += [" & ".join(cells) + r" \\" for cells in _cells(table, latex_escape, r"\textbf{{{}}}")]
     caption = ". ".join(latex_escape(line).rstrip(".") for line in [table.title, *table.legend])
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", rf"\caption{{{caption}.}}", r"\end{table}"]) + "\n"
 

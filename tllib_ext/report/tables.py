@@ -98,26 +98,20 @@ class Table:
     def entries(self) -> List[List[Entry]]:
         """The cells as they are printed, row by row."""
         best = {column: self.best(column) for column in self.columns}
-        lines = []
-        for row in self.rows:
-            line = [Entry(row)]
-            for column in self.columns:
-                line += self._cell(row, column, row in best[column])
-            lines.append(line)
-        return lines
+        cells = {row: [e for column in self.columns for e in self._cell(row, column, row in best[column])] for row in self.rows}
+        return [[Entry(row), *line] for row, line in cells.items()]
 
     def _cell(self, row: str, column: str, bold: bool) -> List[Entry]:
         found, paper = self.stats.get((row, column)), self.paper.get((row, column))
-        text = MISSING if found is None else self._number(found)
+        text = MISSING
+        if found is not None:
+            spread = "" if found.std is None else f" ± {100 * found.std:.{self.digits}f}"
+            text = f"{100 * found.mean:.{self.digits}f}{spread} ({found.n})"
         if self.apart and self._has_paper(column):
             gap = MISSING if found is None or paper is None else f"{100 * found.mean - paper:+.{self.digits}f}"
             return [Entry(text, bold), Entry(MISSING if paper is None else f"{paper:.2f}"), Entry(gap)]
         beside = "" if paper is None or self.apart else f" [{paper:.{self.digits}f}]"
         return [Entry(text + beside, bold)]
-
-    def _number(self, found: Stat) -> str:
-        spread = "" if found.std is None else f" ± {100 * found.std:.{self.digits}f}"
-        return f"{100 * found.mean:.{self.digits}f}{spread} ({found.n})"
 
 
 def make_table(

@@ -83,7 +83,7 @@ def results_table(method: str, records: Sequence[Dict[str, Any]]) -> str:
     """OS per task and noise of one method, with the means of source only and of the paper's method beside."""
     mine = [r for r in records if r["row"] == method]
     if not mine:
-        return "\nNot measured yet.\n\n"
+        return "\nNot among the stored records.\n\n"
     tasks = list(dict.fromkeys(r["task"] for r in mine))
     others = [name for name in ("source_only", "divergence") if name != method]
     lines = ["| noise | " + " | ".join([*tasks, "mean", *(f"`{name}`'s mean" for name in others)]) + " |"]

@@ -110,7 +110,7 @@ def bad_root(image_root, tmp_path):
 def test_check_lists_every_offender_before_anything_is_written(run_example, bad_root, tmp_path):
     root, bad = bad_root
     code, out, err = run_example("noisy_unida", root, *RUN, "--check")
-    assert code == 2 and len(err.splitlines()) == 1 and f"{len(bad)} of" in err and "on_bad_image='skip'" in err
+    assert code == 2 and len(err.splitlines()) == 1 and f"{len(bad)} of" in err and "--on-bad-image skip" in err
     for name in bad:
         assert sum(f"{root}/{name}" in line for line in out.splitlines()) == 1, (name, out)
     assert out.count("too large to be decoded safely") == 2

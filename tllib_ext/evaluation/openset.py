@@ -207,7 +207,7 @@ class OpenSetEvaluator:
 
     def state(self) -> Dict[str, np.ndarray]:
         """All predictions as five flat arrays, to send to another process (``all_gather_object``)."""
-        empty = dict.fromkeys(("labels", "predicted", "closed_pred", "index"), np.empty(0, np.int64))
+        empty: Dict[str, np.ndarray] = dict.fromkeys(("labels", "predicted", "closed_pred", "index"), np.empty(0, np.int64))
         empty["score"] = np.empty(0)
         return {name: np.concatenate([chunk[name] for chunk in (empty, *self._chunks)]) for name in empty}
 

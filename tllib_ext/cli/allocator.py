@@ -1,4 +1,4 @@
-"""Memory of a CPU run: freed memory is kept for the next tensor instead of being given back and fetched again."""
+"""glibc's allocator for training on a CPU: keep freed memory for the next tensor instead of returning it to the system."""
 
 import ctypes
 import os
@@ -12,9 +12,9 @@ M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4
 def keep_freed_memory() -> bool:
     """Let glibc reuse the memory of freed tensors; returns whether it will.
 
-    PyTorch allocates and frees every activation anew on a CPU. By default glibc maps each large one freshly from the
-    kernel, which fills it with zeros, page by page: a quarter of the time of a small network's step. Nothing is done
-    where the user chose an allocator, or another C library has none of this.
+    On a CPU, PyTorch allocates and frees every activation. By default glibc maps each large one from the kernel, which
+    fills it with zeros page by page; the ablation in docs/performance.md shows the cost. Nothing is done if the
+    environment sets an allocator's options, or the C library has no ``mallopt``.
     """
     chosen = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_MAX_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES", "LD_PRELOAD")
     if any(os.environ.get(name) for name in chosen):

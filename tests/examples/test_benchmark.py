@@ -84,6 +84,13 @@ def test_the_page_shows_the_record():
     assert page.partition(BEGIN)[2].partition(END)[0].strip() == tables(record).strip()
 
 
+def test_the_recorded_step_holds_the_claims():
+    rows = {row["arch"]: row for row in json.loads((ROOT / "docs" / "performance.json").read_text())["step"]["rows"][::-1]}
+    assert rows["mobilenet_v2"]["ratio"] >= 1.5 and rows["resnet18"]["ratio"] >= 1.25
+    for row in rows.values():
+        assert row["same"] and row["ours_passes"] == {"forward": 7, "backward": 6}
+
+
 def test_a_page_without_marks_is_refused(tmp_path):
     (tmp_path / "page.md").write_text("nothing")
     with pytest.raises(UserError, match="measured"):

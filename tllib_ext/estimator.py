@@ -51,7 +51,8 @@ class NoisyUniDA(ClassifierMixin, BaseEstimator):
         classes_ (numpy.ndarray): the :math:`K` labels found in ``ys``, sorted where they can be sorted
         label_issues_ (numpy.ndarray): source samples for which another class fits better than the given one, most
             suspicious first; fields ``index``, ``given``, ``suggested``, ``suspicion`` (above 0, below 1)
-        noise_rate_ (float), noise_rate_std_ (float): estimated share of wrong labels and its standard error
+        noise_rate_ (float): estimated share of wrong labels
+        noise_rate_std_ (float): its standard error
         transition_ (numpy.ndarray): estimated :math:`p(\text{given} \mid \text{true})`, row = true class, :math:`(K, K)`
         threshold_ (float or None): a sample is unknown if :meth:`score_samples` is above; None for a method without
             one number for all samples

@@ -79,10 +79,14 @@ def from_tllib(name: str) -> Builder:
 
 def from_timm(name: str) -> Builder:
     """The builder of ``timm:NAME``."""
-    timm = compat.timm()
-    if name not in timm.list_models():
-        raise UserError(f"unknown backbone 'timm:{name}': {closest(name, timm.list_models())[:300]}")
-    return _fetched(f"timm:{name}", lambda pretrained: timm.create_model(name, pretrained, num_classes=0), "num_features")
+
+    def create(pretrained: bool) -> Any:
+        timm = compat.timm()
+        if name not in timm.list_models():
+            raise UserError(f"unknown backbone 'timm:{name}': {closest(name, timm.list_models())[:300]}")
+        return timm.create_model(name, pretrained, num_classes=0)
+
+    return _fetched(f"timm:{name}", create, "num_features")
 
 
 def _fetched(name: str, create: Callable[[bool], Any], width: str) -> Builder:

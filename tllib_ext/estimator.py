@@ -44,6 +44,7 @@ class NoisyUniDA(ClassifierMixin, BaseEstimator):
         batch_size (int): rows per domain and step; a smaller domain makes it smaller. Default: 36
         lr (float): learning rate of the heads, the bottleneck's is a tenth. Default: 0.01
         bottleneck_dim (int): width of the trainable layer on top of the features. Default: 512
+        bottleneck_lr_mult (float): its learning rate, times ``lr``. Default: 0.1
         device (str): where to train and predict. Default: ``"cpu"``
         verbose (bool): print the label model and a progress bar. Default: False
 
@@ -82,12 +83,14 @@ class NoisyUniDA(ClassifierMixin, BaseEstimator):
         batch_size: int = 36,
         lr: float = 0.01,
         bottleneck_dim: int = 512,
+        bottleneck_lr_mult: float = 0.1,
         device: str = "cpu",
         verbose: bool = False,
     ):
         self.method, self.steps, self.seed = method, steps, seed
         self.hparams, self.noise_rate = hparams, noise_rate
-        self.batch_size, self.lr, self.bottleneck_dim = batch_size, lr, bottleneck_dim
+        self.batch_size, self.lr = batch_size, lr
+        self.bottleneck_dim, self.bottleneck_lr_mult = bottleneck_dim, bottleneck_lr_mult
         self.device, self.verbose = device, verbose
 
     def fit(self, Xs: ArrayLike, ys: Labels, Xt: Optional[ArrayLike] = None) -> "NoisyUniDA":
@@ -165,8 +168,9 @@ class NoisyUniDA(ClassifierMixin, BaseEstimator):
             value = getattr(self, name)
             if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < least:
                 raise UserError(f"{name}={value!r}: expected a whole number, at least {least}")
-        if not self.lr > 0:
-            raise UserError(f"lr={self.lr!r}: expected a number above 0")
+        for name in ("lr", "bottleneck_lr_mult"):
+            if not getattr(self, name) > 0:
+                raise UserError(f"{name}={getattr(self, name)!r}: expected a number above 0")
         if self.noise_rate is not None and not 0 <= self.noise_rate < 1:
             raise UserError(f"noise_rate={self.noise_rate!r}: expected a share in [0, 1), or None to estimate it")
         if not isinstance(self.hparams or {}, Mapping):
@@ -184,7 +188,8 @@ class NoisyUniDA(ClassifierMixin, BaseEstimator):
         split = LabelSplit(tuple(f"{label} (class {k})" for k, label in enumerate(self.classes_.tolist())))
         preset = next(iter(cls.presets.values()))
         hparams = cls.Hparams.parse({**preset, **(self.hparams or {})})
-        return cls(FeatureBottleneck(self.n_features_in_, self.bottleneck_dim), split, hparams)
+        bottleneck = FeatureBottleneck(self.n_features_in_, self.bottleneck_dim, lr_mult=self.bottleneck_lr_mult)
+        return cls(bottleneck, split, hparams)
 
     def _train(self, method: Method, source: Domain, target: Domain, labels: np.ndarray, rate: float) -> None:
         steps = 1 if method.training_free else self.steps

@@ -174,8 +174,7 @@ Inputs = Tuple[Domain, Domain, nn.Module, Optional[nn.Module]]
 def _inputs(config: RunConfig, data: Data, noisy: NoisyLabels, target_view: UniversalView, device: torch.device) -> Inputs:
     if data.is_features:
         source, target = Domain(noisy, device, show_labels=True), Domain(target_view, device)
-        width = int(noisy.features.shape[1])
-        return source, target, FeatureBottleneck(width, config.bottleneck_dim, config.bottleneck_norm), None
+        return source, target, _bottleneck(int(noisy.features.shape[1]), config), None
     backbone = build_backbone(str(config.arch), config.weights, config.download)
     backbone.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     pixels, augment = _images(config, data, noisy, 0)
@@ -191,12 +190,11 @@ def _inputs(config: RunConfig, data: Data, noisy: NoisyLabels, target_view: Univ
         key = f"features 2 {config.arch} {digest} {data.resize} {data.crop} {contents}"
         features = _extract(folder, key, frozen, domain, f"features of {name}")
         domain.use_features(torch.from_numpy(features))
-    return (
-        source,
-        target,
-        FeatureBottleneck(cast(int, frozen.out_features), config.bottleneck_dim, config.bottleneck_norm),
-        frozen,
-    )
+    return source, target, _bottleneck(cast(int, frozen.out_features), config), frozen
+
+
+def _bottleneck(width: int, config: RunConfig) -> FeatureBottleneck:
+    return FeatureBottleneck(width, config.bottleneck_dim, config.bottleneck_norm, config.bottleneck_lr_mult)
 
 
 def _extract(folder: Path, key: str, frozen: nn.Module, domain: Domain, title: str) -> np.ndarray:

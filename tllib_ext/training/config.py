@@ -1,12 +1,10 @@
 """The one list of what a run can be told: the Python call, the command line, YAML files and ``config.json`` derive from it."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, List, Mapping, Optional, Union
+from typing import TYPE_CHECKING, Any, Mapping, Optional, Union
 
-from tllib_ext.errors import UserError, closest
 from tllib_ext.split import LabelSplit
-from tllib_ext.training.earlier import RENAMED, upgrade
 from tllib_ext.training.setting import (
     COUNT,
     DROP_RATE,
@@ -23,8 +21,8 @@ from tllib_ext.training.setting import (
     check_fields,
     choice,
     setting,
-    settings_of,
 )  # fmt: skip
+from tllib_ext.training.settings_record import SettingsRecord
 from tllib_ext.typing import Record
 
 if TYPE_CHECKING:
@@ -49,7 +47,7 @@ _own: Any = {"essential": False, "in_files": False}
 
 
 @dataclass(frozen=True)
-class RunConfig:
+class RunConfig(SettingsRecord):
     """Everything that defines one training run; frozen, checked when it is made. ``None`` is "the default for this data".
 
     ``RunConfig()`` is a run on the embedded data set. ``tllib-ext train --help-all`` explains every field: the flag
@@ -155,6 +153,7 @@ class RunConfig:
     )
     bottleneck_dim: int = _backbone(512, COUNT, "width of that bottleneck", metavar="N")
     bottleneck_norm: str = _backbone("batch", choice("batch", "none"), "normalisation of that bottleneck")
+    bottleneck_lr_mult: float = _backbone(0.1, POSITIVE, "learning rate of that bottleneck, times --lr", metavar="X")
 
     steps: Optional[int] = _training(
         None, COUNT, "iterations; default: 5001 (images), 1000 (features), 300 (glyphs)", metavar="N", basic=True
@@ -215,52 +214,6 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         check_fields(self)
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> "RunConfig":
-        """Make a configuration from names and values; an unknown name is an error that lists the closest ones."""
-        known = {f.name for f in fields(cls)}
-        for name in values:
-            if name in RENAMED:
-                raise UserError(f"{name} is called {RENAMED[name]} now")
-            if name not in known:
-                raise UserError(f"unknown setting {name!r}: {closest(name, known)}")
-        return cls(**values)
-
-    @classmethod
-    def from_record(cls, record: Mapping[str, object]) -> "RunConfig":
-        """The configuration in ``config.json`` or ``cell.json``, also of an earlier release; other keys are left out."""
-        record = upgrade(record)
-        return cls(**{f.name: record[f.name] for f in fields(cls) if f.name in record})
-
-    def to_dict(self) -> Record:
-        """Every setting as a plain value, for JSON."""
-        values = {f.name: getattr(self, f.name) for f in fields(self)}
-        split = self.split.to_dict() if isinstance(self.split, LabelSplit) else self.split
-        return {**values, "split": split, "hparams": dict(self.hparams)}
-
-    def changed(self) -> Record:
-        """The settings that differ from their defaults."""
-        defaults = RunConfig().to_dict()
-        return {name: value for name, value in self.to_dict().items() if value != defaults[name]}
-
-    @classmethod
-    def essential(cls) -> List[str]:
-        """Names of the settings that change what a run computes."""
-        return [name for name, known in settings_of(cls).items() if known.essential]
-
-    def words(self) -> List[str]:
-        """What follows ``tllib-ext train`` to repeat this run: the settings that differ from their defaults."""
-        words: List[str] = []
-        for name, value in self.changed().items():
-            flag = settings_of(type(self))[name].flags[0]
-            if name == "hparams":
-                words += [flag, *(f"{key}={entry}" for key, entry in value.items())]
-            elif name == "split":
-                words += [flag, str(self.split)]
-            else:
-                words += [value] if name == "root" else [flag] if value is True else [flag, str(value)]
-        return words
 
     def method_options(self) -> Record:
         """Hyper-parameters as given: :attr:`hparams` and the fields that are shorthands of some."""

@@ -53,8 +53,8 @@ def _check_labels(labels: Tensor, num_classes: int) -> None:
 
 
 def _log_probs(logits: Sequence[Tensor]) -> Tensor:
-    with torch.autocast(device_type=logits[0].device.type, enabled=False):
-        return F.log_softmax(torch.stack([at_least_float32(head) for head in logits]), dim=-1)
+    # Autocast leaves float32 inputs of these operations as they are; switching it off would exclude devices without it.
+    return F.log_softmax(torch.stack([at_least_float32(head) for head in logits]), dim=-1)
 
 
 def divergences(logits: Sequence[Tensor]) -> Tuple[Tensor, Tensor, Tensor]:
@@ -138,11 +138,8 @@ def joint_loss(logits: Sequence[Tensor], labels: Tensor, lam: float = 0.1) -> Te
     """
     _check_heads(logits)
     _check_labels(labels, logits[0].shape[-1])
-    with torch.autocast(device_type=labels.device.type, enabled=False):
-        # No index is ignored: cross entropy's usual -100 would count as the smallest loss of the batch.
-        ce = torch.stack(
-            [F.cross_entropy(at_least_float32(head), labels, reduction="none", ignore_index=_NONE) for head in logits]
-        )
+    # No index is ignored: cross entropy's usual -100 would count as the smallest loss of the batch.
+    ce = torch.stack([F.cross_entropy(at_least_float32(head), labels, reduction="none", ignore_index=_NONE) for head in logits])
     loss = 2 * ce.mean(0)
     return loss + lam * divergences(logits)[0] if lam else loss
 

@@ -77,7 +77,7 @@ class Credo(Divergence):
     def _estimate(self, context: Context, current: bool) -> None:
         model = estimate_source_labels(context, self.split.num_source, current)
         self._use(model, context)
-        changed = (self.labels.cpu() != torch.as_tensor(context.source_labels)).float().mean()
+        changed = (self._learnt != torch.as_tensor(context.source_labels)).float().mean()
         summary = model.summary(self.split.source_classes)
         context.say(f"{summary}\n  {changed:.1%} of the labels changed, {self.drop_rate:.1%} of each batch dropped")
 
@@ -85,13 +85,14 @@ class Credo(Divergence):
         """Set labels, weights and the share to drop from the posterior."""
         self.label_model = model
         hp, device = self.hparams, next(self.parameters()).device
-        posterior = torch.from_numpy(model.responsibilities.astype(np.float32)).to(device)
-        given = torch.as_tensor(context.source_labels).to(device)
+        posterior = torch.from_numpy(model.responsibilities.astype(np.float32))  # on the host, like everything of the estimate
+        given = torch.as_tensor(context.source_labels)
         own = posterior.gather(1, given[:, None]).squeeze(1)
         best = posterior.max(1)
-        self.labels = torch.where((best.values > own) & hp.correct, best.indices, given)
-        confidence = posterior.gather(1, self.labels[:, None]).squeeze(1)
-        self.weights = confidence / confidence.mean() if hp.weighted else torch.ones_like(confidence)
+        self._learnt = torch.where((best.values > own) & hp.correct, best.indices, given)
+        confidence = posterior.gather(1, self._learnt[:, None]).squeeze(1)
+        weights = confidence / confidence.mean() if hp.weighted else torch.ones_like(confidence)
+        self.labels, self.weights = self._learnt.to(device), weights.to(device)
         if hp.drop_rate not in (None, "auto"):
             return
         # With clean labels there is nothing to drop: min_drop would only lose data.
@@ -100,7 +101,7 @@ class Credo(Divergence):
         self.drop_rate = rate if self.select and rate >= NEGLIGIBLE_RATE else 0.0
 
     def balance_labels(self, given: np.ndarray) -> np.ndarray:
-        return self.labels.cpu().numpy()
+        return self._learnt.numpy()
 
     def labels_and_weights(self, source: Batch) -> Tuple[Tensor, Union[Tensor, float]]:
         return self.labels[source.index], self.weights[source.index]

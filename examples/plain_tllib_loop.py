@@ -1,6 +1,8 @@
 """The paper's losses, label noise and open-set evaluation inside an ordinary tllib script: no framework of ours.
 
-    python examples/plain_tllib_loop.py data/office31 -d Office31 -s A -t D --noise pair --rate 0.2 -a resnet50
+    python examples/plain_tllib_loop.py data/office31 -d Office31 -s A -t D --noise pair --rate 0.2 -a resnet50 --scratch
+
+Without --scratch the weights must be on this machine, or be fetched with --download.
 
 Iterators, meters, logger, data sets and backbones are tllib's. Ours are the wrapper of the source list, the losses on
 the logits of two heads and the evaluator; any other tllib script can take the same lines. For everything else that a
@@ -20,7 +22,8 @@ from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader
 
 from tllib_ext.alignment.divergence import SeparationLoss, SmallLossSelection, cross_divergence
-from tllib_ext.compat import tllib, torchvision
+from tllib_ext.compat import forbid_downloads, tllib, torchvision
+from tllib_ext.errors import UserError
 from tllib_ext.evaluation.openset import OpenSetEvaluator, OpenSetReport
 from tllib_ext.methods.base import Prediction
 from tllib_ext.modules.heads import Heads
@@ -28,7 +31,10 @@ from tllib_ext.split import PRESETS
 from tllib_ext.vision.datasets.noisy import NoisyLabels
 from tllib_ext.vision.datasets.universal import UniversalView
 
-tllib()  # supplies what tllib needs on current PyTorch; from here on its parts import as usual
+try:
+    tllib()  # supplies what tllib needs on current PyTorch; from here on its parts import as usual
+except UserError as error:
+    sys.exit(f"error: {error}")
 from tllib.utils.data import ForeverDataIterator  # noqa: E402
 from tllib.utils.logger import CompleteLogger  # noqa: E402
 from tllib.utils.meter import AverageMeter, ProgressMeter  # noqa: E402
@@ -40,6 +46,8 @@ device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 def main(args: argparse.Namespace) -> None:
     """Data, networks, optimisers, then epochs of training and evaluation."""
+    if not args.download:
+        forbid_downloads("allow the download (--download), or use --scratch in place of weights")
     logger = CompleteLogger(args.log)
     print(args)
     torch.manual_seed(args.seed)
@@ -141,6 +149,7 @@ if __name__ == "__main__":
     parser.add_argument("--rate", type=float, default=0.2, help="its rate, also the dropped share of each batch")
     parser.add_argument("-a", "--arch", default="resnet50", help="a backbone of tllib")
     parser.add_argument("--scratch", action="store_true", help="train from random weights")
+    parser.add_argument("--download", action="store_true", help="fetch weights and data that are not on this machine")
     parser.add_argument("-b", "--batch-size", type=int, default=36)
     parser.add_argument("--lr", type=float, default=0.01)
     parser.add_argument("-j", "--workers", type=int, default=2)

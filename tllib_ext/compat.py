@@ -10,6 +10,7 @@ where they are absent, no existing name is changed, and this is logged once.
 import importlib
 import importlib.util
 import logging
+import os
 import pkgutil
 import re
 import sys
@@ -19,11 +20,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Callable, Iterator, List, Optional, TypeVar
+from typing import Any, Callable, Iterator, List, NoReturn, Optional, TypeVar
 
 from tllib_ext.errors import UserError
 
-__all__ = ["Missing", "PartStatus", "torchvision", "timm", "tllib", "probe"]
+__all__ = ["Missing", "PartStatus", "torchvision", "timm", "tllib", "forbid_downloads", "probe"]
 
 log = logging.getLogger("tllib_ext.compat")
 
@@ -106,6 +107,24 @@ def tllib(submodule: str = "") -> ModuleType:
     if "tllib" not in sys.modules:
         _import_tllib()
     return _import(f"tllib.{submodule}") if submodule else sys.modules["tllib"]
+
+
+def forbid_downloads(remedy: str) -> None:
+    """For scripts on tllib, which fetches what is absent: from now on such an attempt ends the process with one line.
+
+    Args:
+        remedy (str): what to type instead, the end of that line
+    """
+    import torch.hub
+
+    def refuse(url: str, *args: object, **kwargs: object) -> NoReturn:
+        # tllib's logger has replaced sys.stderr; tllib catches every Exception and would exit with code 0
+        print(f"error: {url} is not on this machine; {remedy}", file=sys.__stderr__)
+        raise SystemExit(2)
+
+    torch.hub.download_url_to_file = refuse
+    importlib.import_module(f"{torchvision().__name__}.datasets.utils").download_url = refuse  # type: ignore[attr-defined]
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")  # timm's weights
 
 
 def probe() -> List[PartStatus]:

@@ -36,6 +36,15 @@ SCRIPT = {
             print(multiprocessing.get_start_method(), "mobilenet_v2" in vars(beside.models), beside.models.resnet18)
             sys.stdout.terminal.close()
     """,
+    "examples/family/weights.py": "import torch.hub\ntorch.hub.load_state_dict_from_url('https://example.org/w-1234.pth')\n",
+    "examples/family/data.py": """
+        from torchvision.datasets.utils import download_and_extract_archive
+        try:
+            download_and_extract_archive("https://example.org/office.zip", "data")
+        except Exception:
+            exit(0)
+    """,
+    "examples/family/needy.py": "import no_such_package\n",
     "examples/family/bad.py": "import beside\ndef inner():\n    return 1 / 0\ninner()\n",
 }
 
@@ -84,7 +93,7 @@ def test_without_tllib(tmp_path, monkeypatch, capsys):
 def test_help(argv, capsys, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["tllib"])
     launcher.main(argv)
-    assert "python -m tllib_ext.tllib SCRIPT" in capsys.readouterr().out
+    assert "python -m tllib_ext.tllib [--download] SCRIPT" in capsys.readouterr().out
 
 
 def test_a_script_runs_as_by_itself(tmp_path):
@@ -103,6 +112,18 @@ def test_a_scripts_own_error_is_shown(tmp_path):
     write_tree(tmp_path, {**FAKE_TLLIB, **SCRIPT})
     done = python("-m", "tllib_ext.tllib", tmp_path / "examples/family/bad.py")
     assert done.returncode == 1 and "in inner" in done.stderr and "ZeroDivisionError" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "name, remedy", [("weights", "--scratch"), ("data", "--download"), ("needy", "pip install no_such_package")]
+)
+def test_what_a_script_lacks_is_one_line(name, remedy, tmp_path, monkeypatch):
+    """tllib's scripts fetch weights and data unasked, and import packages that may be absent."""
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path / "torch"))
+    write_tree(tmp_path, {**FAKE_TLLIB, **SCRIPT})
+    done = python("-m", "tllib_ext.tllib", tmp_path / f"examples/family/{name}.py")
+    assert done.returncode == 2 and remedy in done.stderr and "Traceback" not in done.stderr
+    assert len([line for line in done.stderr.splitlines() if line.startswith("error: ")]) == 1
 
 
 def test_glyphs_are_drawn_where_tllib_would_download(tmp_path, monkeypatch):

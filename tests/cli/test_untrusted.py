@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import zipfile
+from urllib.error import URLError
 
 import numpy as np
 import pytest
@@ -126,6 +127,20 @@ def test_no_connection_without_download(run_example, feature_root, image_root, t
         code, _, err = run_example("noisy_unida", image_root, "-s", "photo", "-t", "sketch", "-b", "4", "-a", arch)
         assert code == 2 and "--download" in err
     assert tried == []
+
+
+@pytest.mark.parametrize("arch", ["resnet18", "timm:resnet18"])
+def test_a_download_without_a_network_is_one_line(arch, run_example, image_root, tmp_path, monkeypatch):
+    def unreachable(*args, **kwargs):
+        raise URLError("no network")
+
+    monkeypatch.setattr("torch.hub.download_url_to_file", unreachable)
+    if arch.startswith("timm:"):
+        monkeypatch.setattr(pytest.importorskip("timm"), "create_model", unreachable)
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path / "torch"))
+    code, _, err = run_example("noisy_unida", image_root, "-s", "photo", "-t", "sketch", "-b", "4", "-a", arch, "--download")
+    assert code == 2 and "Traceback" not in err
+    assert "no network" in err.splitlines()[-1] and "--weights FILE" in err.splitlines()[-1]
 
 
 def test_names_that_command_a_terminal_are_escaped(run_example, tmp_path):

@@ -1,10 +1,12 @@
 """Run one of tllib's example scripts, unmodified, on current PyTorch and numpy.
 
-    python -m tllib_ext.tllib SCRIPT [its arguments …]
+    python -m tllib_ext.tllib [--download] SCRIPT [its arguments …]
 
     python -m tllib_ext.tllib Transfer-Learning-Library/examples/domain_adaptation/image_classification/dann.py \\
-        data/office31 -d Office31 -s A -t D -a resnet18 --epochs 1
+        data/office31 -d Office31 -s A -t D -a resnet18 --scratch --epochs 1
 
+Pretrained weights and data that are not on this machine are fetched only with --download; --scratch is tllib's flag for
+random weights.
 tllib is taken from the Python path, or from the checkout that SCRIPT lies in. Its registries also get our data and
 backbones: ``-d Glyphs`` (domains print, hand, scene; drawn into the root at the first use), ``-d folder``
 (root/domain/class/image) and ``-a small_cnn`` or ``mobilenet_v2``. Glyphs and small_cnn are made for small pictures
@@ -20,6 +22,7 @@ import sys
 from functools import partial
 from pathlib import Path
 from typing import Any, List, Optional, Sequence
+from urllib.error import URLError
 
 from torch import Tensor, nn
 
@@ -129,8 +132,14 @@ def register() -> None:
             setattr(models, name, partial(backbone, name))
 
 
-def run(script: str, arguments: Sequence[str]) -> None:
-    """Run ``script`` as ``python script arguments…`` would, with tllib made importable and our names registered."""
+def run(script: str, arguments: Sequence[str], download: bool = False) -> None:
+    """Run ``script`` as ``python script arguments…`` would, with tllib made importable and our names registered.
+
+    Args:
+        script (str): path of the script
+        arguments (sequence of str): its words
+        download (bool): let it fetch weights and data that are not on this machine
+    """
     path = Path(script)
     if not path.is_file():
         example = "Transfer-Learning-Library/examples/domain_adaptation/image_classification/dann.py"
@@ -142,22 +151,33 @@ def run(script: str, arguments: Sequence[str]) -> None:
     if "fork" in multiprocessing.get_all_start_methods():
         # a worker that is not a copy of this process would import tllib anew, without the names supplied here
         multiprocessing.set_start_method("fork", force=True)
+    if not download:
+        compat.forbid_downloads("allow the download (--download before the script), or use --scratch in place of weights")
     streams = sys.stdout, sys.stderr
     sys.argv = [script, *arguments]
-    runpy.run_path(script, run_name="__main__")
+    try:
+        runpy.run_path(script, run_name="__main__")
+    except ModuleNotFoundError as cause:
+        raise compat.Missing(script, cause) from cause
+    except URLError as error:
+        raise UserError(
+            f"a download of {script} failed: {error.reason}; try again, or train without weights (--scratch)"
+        ) from None
     # tllib's logger closes stdout and stays in its place; flushing it at exit would turn success into exit code 120
     sys.stdout, sys.stderr = streams
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
     """The command line."""
-    script, *arguments = (sys.argv[1:] if argv is None else argv) or ["--help"]
+    words = list(sys.argv[1:] if argv is None else argv)
+    download = words[:1] == ["--download"]
+    script, *arguments = words[download:] or ["--help"]
     if script in ("-h", "--help"):
         print(__doc__)
         return 0
     stderr = sys.stderr
     try:
-        run(script, arguments)
+        run(script, arguments, download)
     except UserError as error:
         print(f"error: {error}", file=stderr)
         sys.exit(error.exit_code)

@@ -63,7 +63,12 @@ class TllibBenchmark(Benchmark):
         letter = {domain: letter for letter, domain in self.letters.items()}
         # tllib 0.4 fails with download=False (it calls a function of two arguments with one); with True it fetches only
         # what is absent, which is nothing here unless the user allowed it.
-        first, second = (builder(root=root, task=letter[domain], download=True) for domain in (source, target))
+        try:
+            first, second = (builder(root=root, task=letter[domain], download=True) for domain in (source, target))
+        except SystemExit:  # tllib's answer to a failed download
+            raise UserError(
+                f"tllib could not download {self.name} to {root}: try again, or put it there: {self.layout}"
+            ) from None
         first.loader = second.loader = load_image  # the one reader of image files
         return Data(request.name, source, target, first, second, split=self.split)
 

@@ -1,14 +1,16 @@
 """Backbones of torchvision, tllib and timm, with tllib's ``out_features`` and without their classifiers."""
 
 import os
+import re
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Callable, Dict, Protocol
+from typing import Any, Callable, Dict, Iterator, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from tllib_ext import compat
-from tllib_ext.errors import UserError, closest
+from tllib_ext.errors import UserError, closest, one_line
 from tllib_ext.typing import PathLike
 
 __all__ = ["Backbone", "BackboneLike", "CLASSIFIERS", "from_torchvision", "from_tllib", "from_timm", "read_state"]
@@ -54,11 +56,15 @@ def from_torchvision(name: str) -> Builder:
             # The first ImageNet weights, which the paper started from; newer recipes have other features.
             url = models.get_model_weights(name).IMAGENET1K_V1.url
             file = Path(torch.hub.get_dir()) / "checkpoints" / url.rsplit("/", 1)[-1]
-            if not file.exists() and not download:
-                found = f"the ImageNet weights of {name} are not on this machine ({file})"
-                raise UserError(f"{found}: allow the download from {url} {_REMEDY}")
-            state = torch.hub.load_state_dict_from_url(url, weights_only=True) if download else read_state(file)
-            net.load_state_dict(state)
+            if not file.exists():
+                if not download:
+                    found = f"the ImageNet weights of {name} are not on this machine ({file})"
+                    raise UserError(f"{found}: allow the download from {url} {_REMEDY}")
+                with _download(url):
+                    file.parent.mkdir(parents=True, exist_ok=True)
+                    digest = re.search(r"-([0-9a-f]{8,})\.", file.name)
+                    torch.hub.download_url_to_file(url, str(file), digest and digest[1])
+            net.load_state_dict(read_state(file))
         attribute = next(a for a in CLASSIFIERS if hasattr(net, a))
         classifier = getattr(net, attribute)
         linear: Any = classifier[-1] if isinstance(classifier, nn.Sequential) else classifier
@@ -95,10 +101,26 @@ def _fetched(name: str, create: Callable[[bool], Any], width: str) -> Builder:
     def build(pretrained: bool, download: bool) -> Backbone:
         if pretrained and not download:
             raise UserError(f"default weights of {name} come from the network: allow it {_REMEDY}")
-        net = create(pretrained)
+        if pretrained:
+            with _download(f"the weights of {name}"):
+                net = create(True)
+        else:
+            net = create(False)
         return Backbone(net, getattr(net, width))
 
     return build
+
+
+@contextmanager
+def _download(what: str) -> Iterator[None]:
+    """Whatever a download raises, as one line; libraries raise their own kinds of errors."""
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        remedy = "try again, or fetch them on another machine and give weights=FILE; without weights: weights=none"
+        raise UserError(f"cannot download {what}: {one_line(error)[:200]}; {remedy}") from None
 
 
 def read_state(file: PathLike) -> Dict[str, Tensor]:

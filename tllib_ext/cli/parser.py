@@ -10,7 +10,7 @@ from tllib_ext.cli.yaml_file import read_yaml
 from tllib_ext.errors import UserError, closest, one_line
 from tllib_ext.training.config import RunConfig
 from tllib_ext.training.earlier import RENAMED
-from tllib_ext.training.setting import FLAG, Kind, Setting, read_value, settings_of
+from tllib_ext.training.setting import FLAG, HPARAMS, Kind, Setting, read_value, settings_of
 from tllib_ext.typing import Record
 
 __all__ = ["Parser", "argument", "add_settings", "add_run_arguments", "parse_settings", "parse_run", "run_main", "name_flags"]
@@ -38,7 +38,7 @@ class Parser(argparse.ArgumentParser):
             more["action"] = "store_true"
         else:
             more["metavar"] = known.metavar or (f"{{{','.join(known.kind.choices)}}}" if known.kind.choices else None)
-        if name == "hparams":
+        if known.kind is HPARAMS:
             more["nargs"] = "+"
         flags = sorted(known.flags, key=len) if known.flags[0].startswith("-") else [name]
         action = group.add_argument(*flags, help=text, **more)

@@ -28,7 +28,7 @@ from tllib_ext.training.resolve import Resolved, open_run_data, parse_hparams
 from tllib_ext.typing import Record
 from tllib_ext.vision.datasets.builder import Data
 from tllib_ext.vision.datasets.cache import files_digest, read_cached, state_digest, write_cached
-from tllib_ext.vision.datasets.noisy import NoisyLabels
+from tllib_ext.vision.datasets.noisy import NoisyLabels, uses_features
 from tllib_ext.vision.datasets.pixels import bad_images, open_pixels, without_images
 from tllib_ext.vision.datasets.sampling import ShuffledBatches
 from tllib_ext.vision.datasets.types import PixelStore
@@ -129,7 +129,7 @@ def build(given: RunConfig) -> RunParts:
     config = given.resolve(data)
     data, skipped = _screen(config, data)
     source_view = UniversalView(data.source, data.split, "source")
-    noisy = NoisyLabels(source_view, config.noise, config.rate, config.noise_seed, config.noise_mode)
+    noisy = _draw_noise(config, data, source_view, device)
     target_view = UniversalView(data.target, data.split, "target")
     for name, size in ((data.source_name, len(noisy)), (data.target_name, len(target_view))):
         try:
@@ -167,6 +167,20 @@ def _screen(config: RunConfig, data: Data) -> Tuple[Data, List[str]]:
     return replace(data, source=source, target=target), skipped
 
 
+def _draw_noise(config: Resolved, data: Data, view: UniversalView, device: torch.device) -> NoisyLabels:
+    """The noise of the configuration; one that depends on features gets those of the frozen backbone, if there is one."""
+    features = None
+    if config.freeze_backbone and not data.is_features and uses_features(config.noise):
+        torch.manual_seed(config.seed)  # random weights are those of the run
+        backbone = build_backbone(str(config.arch), config.weights, config.download)
+        frozen = backbone.to(device, memory_format=torch.channels_last).eval()  # type: ignore[call-overload]
+        domain = Domain(view, device, *_images(config, data, view, 0))
+        features = _frozen_features(config, data, domain, frozen, data.source_name)
+        domain.close()
+    options = config.noise_options
+    return NoisyLabels(view, config.noise, config.rate, config.noise_seed, config.noise_mode, options, features)
+
+
 #: both domains, the network to train and the frozen one under it
 Inputs = Tuple[Domain, Domain, nn.Module, Optional[nn.Module]]
 
@@ -184,17 +198,20 @@ def _inputs(config: RunConfig, data: Data, noisy: NoisyLabels, target_view: Univ
     if not config.freeze_backbone:
         return source, target, backbone, None
     frozen = backbone.to(device).eval().requires_grad_(False)
-    digest, folder = state_digest(frozen), cache_dir() / "features"
     for domain, name in ((source, data.source_name), (target, data.target_name)):
-        contents = files_digest(domain.view.paths, folder, config.workers)
-        key = f"features 2 {config.arch} {digest} {data.resize} {data.crop} {contents}"
-        features = _extract(folder, key, frozen, domain, f"features of {name}")
-        domain.use_features(torch.from_numpy(features))
+        domain.use_features(torch.from_numpy(_frozen_features(config, data, domain, frozen, name)))
     return source, target, _bottleneck(cast(int, frozen.out_features), config), frozen
 
 
 def _bottleneck(width: int, config: RunConfig) -> FeatureBottleneck:
     return FeatureBottleneck(width, config.bottleneck_dim, config.bottleneck_norm, config.bottleneck_lr_mult)
+
+
+def _frozen_features(config: RunConfig, data: Data, domain: Domain, frozen: nn.Module, name: str) -> np.ndarray:
+    folder = cache_dir() / "features"
+    contents = files_digest(domain.view.paths, folder, config.workers)
+    key = f"features 2 {config.arch} {state_digest(frozen)} {data.resize} {data.crop} {contents}"
+    return _extract(folder, key, frozen, domain, f"features of {name}")
 
 
 def _extract(folder: Path, key: str, frozen: nn.Module, domain: Domain, title: str) -> np.ndarray:

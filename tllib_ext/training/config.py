@@ -108,9 +108,16 @@ class RunConfig(SettingsRecord):
     allow_outside: bool = _data(False, FLAG, "let list files name images outside of DIR", in_files=False)
 
     noise: Optional[str] = _noise(
-        None, TEXT, "none, pair, symmetric, or a row-stochastic matrix in a .npy or .csv file", metavar="KIND", basic=True
+        None,
+        TEXT,
+        "none, pair, symmetric, … (tllib-ext list noises), or a transition matrix in a .npy or .csv file",
+        metavar="KIND",
+        basic=True,
     )
     rate: float = _noise(0.2, RATE, "expected share of wrong labels", metavar="RATE", basic=True)
+    noise_options: Mapping[str, object] = _noise(
+        {}, HPARAMS, "options of the kind of noise, e.g. --noise-hp temperature=10", "--noise-hp", metavar="NAME=VALUE"
+    )
     noise_mode: str = _noise(
         "iid", choice("iid", "exact"), "iid: the authors' draw, bit for bit; exact: exactly round(rate x n) labels of each class"
     )

@@ -55,7 +55,7 @@ class SettingsRecord:
         words: List[str] = []
         for name, value in self.changed().items():
             flag = settings_of(type(self))[name].flags[0]
-            if name == "hparams":
+            if isinstance(value, Mapping) and name != "split":
                 words += [flag, *(f"{key}={entry}" for key, entry in value.items())]
             elif name == "split":
                 words += [flag, str(getattr(self, name))]

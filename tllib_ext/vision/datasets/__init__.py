@@ -31,6 +31,8 @@ DATASETS.register_prefix(
     {name: f"{name} through tllib's own class, which can download it" for name in ("Office31", "OfficeHome", "VisDA2017")},
 )
 
+_INSTANCE = "tllib_ext.vision.datasets.instance_noises"
+
 #: kinds of simulated label noise: functions as :mod:`tllib_ext.vision.datasets.noises` describes them.
 #: Entry-point group ``tllib_ext.noises``.
 NOISES: "Registry[Noise]" = Registry(
@@ -39,6 +41,20 @@ NOISES: "Registry[Noise]" = Registry(
         "none": ("tllib_ext.vision.datasets.noises:none", "the given labels"),
         "pair": ("tllib_ext.vision.datasets.noises:pair", "class k becomes k + 1 with probability RATE"),
         "symmetric": ("tllib_ext.vision.datasets.noises:symmetric", "a class becomes any other with probability RATE"),
+        "symmetric_inclusive": (
+            "tllib_ext.vision.datasets.noises:symmetric_inclusive",
+            "a label is drawn from all classes with probability RATE",
+        ),
+        "random_partner": (
+            "tllib_ext.vision.datasets.noises:random_partner",
+            "a class becomes one random other class with probability RATE",
+        ),
+        "part_dependent": (f"{_INSTANCE}:part_dependent", "the wrong class depends on the features (Xia et al. 2020)"),
+        "pmd1": (f"{_INSTANCE}:pmd1", "wrong where a classifier's two first classes are close (type I, Zhang et al. 2021)"),
+        "pmd2": (f"{_INSTANCE}:pmd2", "the same, type II"),
+        "pmd3": (f"{_INSTANCE}:pmd3", "the same, type III"),
+        "runner_up": (f"{_INSTANCE}:runner_up", "random images have the label of their most probable wrong class"),
+        "runner_up_hard": (f"{_INSTANCE}:runner_up_hard", "the hardest images have the label of their most probable wrong class"),
     },
     forms={"FILE.csv": "a row-stochastic transition matrix, rows are true classes", "FILE.npy": "the same as an array"},
 )

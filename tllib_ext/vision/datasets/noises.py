@@ -3,10 +3,11 @@ r"""Kinds of label noise: functions from a rate to a transition matrix.
 A transition matrix Q is row-stochastic: :math:`Q_{kj} = P(\text{label } j \mid \text{class } k)`. The *rate* is the
 expected share of wrong labels.
 
-A noise is a function ``(rate, num_classes) -> (K, K)`` transition matrix. A noise that depends on the instance is a
-function ``(rate, num_classes, samples) -> (N, K)`` with an attribute ``per_sample = True``; ``samples`` has the true
-labels, the features if there are any, and a random generator. Noises are registered in
-:data:`~tllib_ext.vision.datasets.NOISES` or named by an entry point of the group ``tllib_ext.noises``.
+A noise is a function ``(rate, num_classes) -> (K, K)`` transition matrix; a parameter ``seed`` gets the seed of the
+noise, keyword-only parameters are its options. A noise that depends on the instance is a function
+``(rate, num_classes, samples) -> (N, K)`` with an attribute ``per_sample = True``, and ``uses_features = True`` if it
+cannot do without ``samples.features``. Noises are registered in :data:`~tllib_ext.vision.datasets.NOISES` or named by an
+entry point of the group ``tllib_ext.noises``.
 """
 
 import csv
@@ -19,7 +20,10 @@ from tllib_ext.errors import UserError
 from tllib_ext.io import atomic_text, escape_formula
 from tllib_ext.typing import PathLike
 
-__all__ = ["Noise", "NoiseSamples", "none", "pair", "symmetric", "check_rows", "read_transition", "write_transition"]
+__all__ = [
+    "Noise", "NoiseSamples", "none", "pair", "symmetric", "symmetric_inclusive", "random_partner", "check_rows",
+    "read_transition", "write_transition",
+]  # fmt: skip
 
 #: first cell of a transition matrix with names: rows are true classes, columns the labels they were given.
 NAMES_CORNER = "true class / label"
@@ -29,13 +33,14 @@ MATRIX_FILES = (".npy", ".csv")
 
 @dataclass(frozen=True)
 class NoiseSamples:
-    """The samples whose labels a noise changes: N true labels, (N, D) features or None for images, paths, and a generator
-    that is seeded by the seed of the noise."""
+    """The samples whose labels a noise changes: N true labels, (N, D) features or None for images, paths, and two random
+    generators that are seeded by the seed of the noise; ``random_state`` draws the labels afterwards."""
 
     labels: np.ndarray
     features: Optional[np.ndarray]
     paths: Sequence[str]
     generator: np.random.Generator
+    random_state: np.random.RandomState
 
 
 #: ``(rate, num_classes)``, and ``samples`` if it is ``per_sample``.
@@ -56,6 +61,25 @@ def pair(rate: float, num_classes: int) -> np.ndarray:
 def symmetric(rate: float, num_classes: int) -> np.ndarray:
     """A class becomes any of the others with probability ``rate``."""
     return np.where(np.eye(num_classes) > 0, 1.0 - rate, rate / (num_classes - 1))
+
+
+def symmetric_inclusive(rate: float, num_classes: int) -> np.ndarray:
+    r"""A label is drawn anew from all classes with probability ``rate``: a share :math:`\rho (1 - 1/K)` is wrong.
+
+    DivideMix and GearNet call this symmetric noise.
+    """
+    return (1.0 - rate) * np.eye(num_classes) + rate / num_classes
+
+
+def random_partner(rate: float, num_classes: int, seed: int = 0) -> np.ndarray:
+    """Every class becomes one other class, drawn once, with probability ``rate``; two classes may have the same partner.
+
+    GearNet's ``flip``; seed 0 draws the partners of its code.
+    """
+    rng, matrix = np.random.RandomState((1 + seed) % 2**32), (1.0 - rate) * np.eye(num_classes)
+    for k in range(num_classes):
+        matrix[k, rng.choice(np.delete(np.arange(num_classes), k))] = rate
+    return matrix
 
 
 def check_rows(matrix: np.ndarray, title: str) -> np.ndarray:

@@ -1,19 +1,23 @@
 """Simulated label noise: the transition matrix, how labels are drawn from it, and the view that has them."""
 
-from typing import List, Optional, Tuple, Union
+import inspect
+from typing import Any, Dict, List, Mapping, Optional, Tuple, Union
 
 import numpy as np
 from PIL.Image import Image
 
-from tllib_ext.errors import UserError
+from tllib_ext.errors import UserError, closest
 from tllib_ext.vision.datasets import NOISES
-from tllib_ext.vision.datasets.noises import MATRIX_FILES, NoiseSamples, check_rows, read_transition
+from tllib_ext.vision.datasets.noises import MATRIX_FILES, Noise, NoiseSamples, check_rows, read_transition
 from tllib_ext.vision.datasets.types import View
 
-__all__ = ["transition_matrix", "is_per_sample", "draw_labels", "NoisyLabels"]
+__all__ = ["transition_matrix", "is_per_sample", "uses_features", "draw_labels", "NoisyLabels"]
 
 
-def transition_matrix(noise: str, rate: float, num_classes: int, samples: Optional[NoiseSamples] = None) -> np.ndarray:
+def transition_matrix(
+    noise: str, rate: float, num_classes: int, samples: Optional[NoiseSamples] = None, seed: int = 0,
+    options: Optional[Mapping[str, object]] = None,
+) -> np.ndarray:  # fmt: skip
     r"""The :math:`(K, K)` matrix of a registered noise or of a file, checked.
 
     Args:
@@ -21,6 +25,8 @@ def transition_matrix(noise: str, rate: float, num_classes: int, samples: Option
         rate (float): expected share of wrong labels; a file has its own
         num_classes (int): K
         samples (NoiseSamples, optional): for a noise that depends on the instance, whose matrix is :math:`(N, K)`
+        seed (int): of a matrix that is random itself
+        options (dict, optional): further arguments of the noise, numbers or their texts
 
     Examples::
 
@@ -33,17 +39,44 @@ def transition_matrix(noise: str, rate: float, num_classes: int, samples: Option
         return read_transition(noise, num_classes)
     if samples is None and is_per_sample(noise):
         raise UserError(f"the noise {noise!r} depends on the instance and has no transition matrix: use NoisyLabels")
-    more, rows = ((), num_classes) if samples is None else ((samples,), len(samples.labels))
-    matrix, expected = np.asarray(NOISES.get(noise)(rate, num_classes, *more), dtype=np.float64), (rows, num_classes)
+    function = NOISES.get(noise)
+    known = inspect.signature(function).parameters
+    more: Dict[str, Any] = _options(noise, function, options or {})
+    if "seed" in known:
+        more["seed"] = seed
+    inputs, rows = ((), num_classes) if samples is None else ((samples,), len(samples.labels))
+    matrix, expected = np.asarray(function(rate, num_classes, *inputs, **more), dtype=np.float64), (rows, num_classes)
     if matrix.shape != expected:
         raise UserError(f"the noise {noise!r} gave a matrix of shape {matrix.shape}: expected {expected}")
     check_rows(matrix, f"the noise {noise!r}")
     return matrix
 
 
+def _options(noise: str, function: Noise, given: Mapping[str, object]) -> Dict[str, float]:
+    known = [name for name, parameter in inspect.signature(function).parameters.items() if parameter.kind == 3]  # KEYWORD_ONLY
+    options = {}
+    for name, value in given.items():
+        if name not in known:
+            raise UserError(f"the noise {noise!r} has no option {name!r}: {closest(name, known) if known else 'it has none'}")
+        try:
+            options[name] = float(str(value))
+        except ValueError:
+            raise UserError(f"option {name} of the noise {noise!r} is {value!r}: expected a number") from None
+    return options
+
+
 def is_per_sample(noise: str) -> bool:
     """Whether a noise depends on the instance; a matrix file does not."""
-    return not str(noise).endswith(MATRIX_FILES) and bool(getattr(NOISES.get(noise), "per_sample", False))
+    return _has(noise, "per_sample")
+
+
+def uses_features(noise: str) -> bool:
+    """Whether a noise depends on the features of the instance."""
+    return _has(noise, "uses_features")
+
+
+def _has(noise: str, attribute: str) -> bool:
+    return not str(noise).endswith(MATRIX_FILES) and bool(getattr(NOISES.get(noise), attribute, False))
 
 
 def draw_labels(clean: np.ndarray, transition: np.ndarray, seed: int = 0, mode: str = "iid") -> np.ndarray:
@@ -95,12 +128,17 @@ class NoisyLabels:
         rate (float): expected share of wrong labels
         seed (int): of the draw, separate from the run's seed
         mode (str): see :func:`draw_labels`
+        options (dict, optional): further arguments of the noise, e.g. ``{"temperature": 10}``
+        features (array, optional): :math:`(N, D)` for a noise that depends on them. Default: the view's
 
     Attributes: ``targets`` (given labels), ``clean_targets``, ``is_flipped``, ``realised_rate``, ``transition`` (of a noise
     that depends on the instance: its mean over each class) and ``realised_transition``.
     """
 
-    def __init__(self, view: View, noise: str = "none", rate: float = 0.0, seed: int = 0, mode: str = "iid"):
+    def __init__(
+        self, view: View, noise: str = "none", rate: float = 0.0, seed: int = 0, mode: str = "iid",
+        options: Optional[Mapping[str, object]] = None, features: Optional[np.ndarray] = None,
+    ):  # fmt: skip
         if view.role != "source" or view.targets is None:
             raise UserError("label noise belongs on the source: target labels are for evaluation only")
         self.view, self.noise, self.mode = view, noise, mode
@@ -108,14 +146,19 @@ class NoisyLabels:
         if is_per_sample(noise):
             if mode != "iid":
                 raise UserError(f"noise mode {mode!r}: the noise {noise!r} depends on the instance and is drawn iid only")
-            samples = NoiseSamples(clean, view.features, view.paths, np.random.default_rng(seed))
-            probabilities = transition_matrix(noise, rate, k, samples)
+            features = view.features if features is None else features
+            if features is None and uses_features(noise):
+                remedy = "freeze the backbone (freeze_backbone=True), or use a data set of features"
+                raise UserError(f"the noise {noise!r} depends on features and there are only images: {remedy}")
+            generators = np.random.default_rng(seed), np.random.RandomState(seed)
+            samples = NoiseSamples(clean, features, view.paths, *generators)
+            probabilities = transition_matrix(noise, rate, k, samples, seed, options)
             self.transition = np.stack([probabilities[clean == label].mean(axis=0) for label in range(k)])
             cumulative = probabilities.cumsum(axis=1)
-            places = samples.generator.random(len(clean))[:, None] * cumulative[:, -1:]
+            places = samples.random_state.random_sample(len(clean))[:, None] * cumulative[:, -1:]
             self.targets: np.ndarray = (cumulative <= places).sum(axis=1)
         else:
-            self.transition = transition_matrix(noise, rate, k)
+            self.transition = transition_matrix(noise, rate, k, seed=seed, options=options)
             self.targets = draw_labels(clean, self.transition, seed, mode)
         self.clean_targets, self.is_flipped = clean, self.targets != clean
         #: the expected share of wrong labels in this list, and the share that is wrong

@@ -23,6 +23,7 @@ from tllib_ext.modules.synced_batchnorm import convert_sync_batchnorm
 from tllib_ext.training.compile import compile_network
 from tllib_ext.training.config import RunConfig
 from tllib_ext.training.domain import Domain
+from tllib_ext.training.memory import accumulate, checkpoint_activations
 from tllib_ext.training.predict import features_of
 from tllib_ext.training.resolve import Resolved, open_run_data, parse_hparams
 from tllib_ext.typing import Record
@@ -141,9 +142,23 @@ def build(given: RunConfig) -> RunParts:
     method = METHODS.get(config.method)(backbone, data.split, parse_hparams(config)).to(device)
     if config.batch_norm == "global" and world_size() > 1:
         convert_sync_batchnorm(method)
+    _save_memory(config, method.backbone, trained=not data.is_features and frozen is None)
     if config.compile:
         compile_network(method.backbone, device, tqdm.write if rank() == 0 else str)
     return RunParts(given, config, data, noisy, source, target, method, frozen, device, skipped)
+
+
+def _save_memory(config: RunConfig, backbone: nn.Module, trained: bool) -> None:
+    if not (config.checkpoint_activations or config.accumulate > 1):
+        return
+    name = "checkpoint_activations=True" if config.checkpoint_activations else f"accumulate={config.accumulate}"
+    if not trained:
+        raise UserError(f"{name}: there is no backbone to train; leave it out")
+    if config.compile:
+        raise UserError(f"{name} does not go with compile=True: choose one of them")
+    if config.checkpoint_activations:
+        checkpoint_activations(backbone)
+    accumulate(backbone, config.accumulate)
 
 
 def _screen(config: RunConfig, data: Data) -> Tuple[Data, List[str]]:
@@ -196,6 +211,7 @@ def _inputs(config: RunConfig, data: Data, noisy: NoisyLabels, target_view: Univ
     pixels, augment = _images(config, data, target_view, 1)
     target = Domain(target_view, device, pixels, augment, train_augment=config.target_aug == "train")
     if not config.freeze_backbone:
+        backbone.lr_mult = config.lr_mult_backbone  # type: ignore[assignment]
         return source, target, backbone, None
     frozen = backbone.to(device).eval().requires_grad_(False)
     for domain, name in ((source, data.source_name), (target, data.target_name)):

@@ -166,7 +166,11 @@ class RunConfig(SettingsRecord):
         None, COUNT, "iterations; default: 5001 (images), 1000 (features), 300 (glyphs)", metavar="N", basic=True
     )
     batch_size: int = _training(36, COUNT, "images per domain and step", "-b", metavar="N")
-    lr: float = _training(0.01, POSITIVE, "learning rate of the heads; backbone 0.1x", metavar="LR")
+    lr: float = _training(0.01, POSITIVE, "learning rate of the heads", metavar="LR")
+    lr_mult_backbone: float = _training(0.1, POSITIVE, "learning rate of a trained backbone, times --lr", metavar="X")
+    lr_warmup: Optional[int] = _training(
+        None, COUNT, "the learning rates grow to their values over N steps", "--lr-warmup", "--warmup", metavar="N"
+    )
     momentum: float = _training(0.9, RATE, "of SGD", metavar="M")
     weight_decay: float = _training(5e-4, NOT_NEGATIVE, "of SGD", metavar="W")
     workers: int = _training(2, WORKERS, "processes that decode images", "-j", metavar="N", **_free)
@@ -188,6 +192,12 @@ class RunConfig(SettingsRecord):
     )
     compile: bool = _training(
         False, FLAG, "torch.compile on the backbone: equal up to rounding; takes minutes to start and pays in long runs"
+    )
+    checkpoint_activations: bool = _training(
+        False, FLAG, "keep a third of a trained backbone's activations and compute the others twice: equal results", **_free
+    )
+    accumulate: int = _training(
+        1, COUNT, "back-propagate a batch through the backbone in N parts; selections are over the whole batch", metavar="N"
     )
     eval_every: Optional[int] = _training(None, COUNT, "evaluate every N steps; default: ten times per run", metavar="N")
     checkpoint_every: Optional[int] = _training(

@@ -4,7 +4,7 @@ A method that waits for the host (``.item()``, ``.cpu()``, ``bool(tensor)``, a m
 nothing to read; :class:`OnDevice` refuses tensors that were left on the CPU.
 """
 
-from typing import Any, Callable, Dict, Mapping, Optional, Sequence
+from typing import Callable, Mapping, Optional, Sequence, Tuple
 
 import torch
 from torch import Tensor
@@ -13,6 +13,7 @@ from torch.utils._pytree import tree_leaves
 
 from tllib_ext.methods.base import Batch
 from tllib_ext.training.players import SGDPlayers
+from tllib_ext.typing import Record
 
 __all__ = ["META", "MetaPlayers", "OnDevice", "meta_batches"]
 
@@ -42,15 +43,15 @@ class OnDevice(TorchDispatchMode):
     """
 
     def __torch_dispatch__(
-        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Optional[Dict[str, Any]] = None
-    ) -> Any:  # fmt: skip
+        self, func: Callable[..., object], types: object, args: Sequence[object] = (), kwargs: Optional[Record] = None
+    ) -> object:
         for value in tree_leaves((args, kwargs)):
             if isinstance(value, Tensor) and value.device.type == "cpu" and value.dim():
                 raise RuntimeError(f"{func} got a tensor of shape {tuple(value.shape)} on the CPU")
         return func(*args, **(kwargs or {}))
 
 
-def meta_batches(shape: Sequence[int], batch: int) -> "tuple[Batch, Batch]":
+def meta_batches(shape: Sequence[int], batch: int) -> Tuple[Batch, Batch]:
     """A source and a target batch of inputs of ``shape`` without data."""
     x, index = torch.empty(batch, *shape, device=META), torch.empty(batch, dtype=torch.long, device=META)
     return Batch(x, index, index), Batch(x, None, index)

@@ -14,7 +14,7 @@ from tllib_ext.errors import NonFiniteLoss
 from tllib_ext.methods.base import ParamGroup, inverse_decay
 from tllib_ext.typing import Record
 
-__all__ = ["SGDPlayers"]
+__all__ = ["SGDPlayers", "with_warmup"]
 
 
 class SGDPlayers:
@@ -171,6 +171,18 @@ class SGDPlayers:
             optimiser.load_state_dict(state["optimisers"][name])
         if self.scaler is not None and state["scaler"] is not None:
             self.scaler.load_state_dict(state["scaler"])
+
+
+def with_warmup(schedule: Callable[[int, int], float], warmup: Optional[int]) -> Callable[[int, int], float]:
+    """``schedule`` with a linear growth over the first ``warmup`` steps.
+
+    Examples::
+
+        >>> schedule = with_warmup(lambda step, steps: 1.0, 4)
+        >>> [schedule(step, 9) for step in range(5)]
+        [0.25, 0.5, 0.75, 1.0, 1.0]
+    """
+    return schedule if warmup is None else lambda step, steps: schedule(step, steps) * min(1.0, (step + 1) / warmup)
 
 
 def _total(terms: Mapping[str, Tensor]) -> Tensor:

@@ -19,7 +19,7 @@ from tllib_ext.training.console import head, progress_line, tail
 from tllib_ext.training.domain import Steps
 from tllib_ext.training.fit import Meter, fit
 from tllib_ext.training.outputs import compute_outputs, write_outputs
-from tllib_ext.training.players import SGDPlayers
+from tllib_ext.training.players import SGDPlayers, with_warmup
 from tllib_ext.training.precision import Precision
 from tllib_ext.training.predict import predict_domain, report_on
 from tllib_ext.training.prepare import prepare
@@ -89,7 +89,7 @@ class _Training:
         )  # fmt: skip
         self.play = SGDPlayers(
             method.players(), config.lr, config.steps, config.momentum, config.weight_decay, scaler=self.precision.scaler,
-            schedule=method.lr_factor,
+            schedule=with_warmup(method.lr_factor, config.lr_warmup),
         )  # fmt: skip
         self.play.check_at_once = config.on_nonfinite == "skip"
         self.meter, self.start, self.skipped = Meter(), 0, 0

@@ -55,15 +55,15 @@ def write_suspects(
         given: :math:`(N, )` their labels in 0..K-1, possibly wrong
         audit (LabelAudit): what :func:`~tllib_ext.labels.audit.audit_labels` found
         split (LabelSplit): the label sets
-        clean (optional): :math:`(N, )` the true labels, known for simulated noise
+        clean (optional): :math:`(N, )` the true labels, known for simulated noise; K for an image of no class
     """
     given = class_labels("given", given, split.source_classes)
     columns = {"paths": np.asarray(paths, dtype=object), "given": given, "suspicion": audit.suspicion}
     if clean is not None:
-        columns["clean"] = clean = class_labels("clean", clean, split.source_classes)
+        columns["clean"] = clean = class_labels("clean", clean, split.label_names)
     same_length(columns)
     probs, suggested = audit.probs, audit.suggested
-    names = [escape_formula(name) for name in split.source_classes]
+    names = [escape_formula(name) for name in split.label_names]
     rows = []
     for i in np.argsort(-audit.suspicion, kind="stable"):
         row = [i, escape_formula(str(paths[i])), names[given[i]], float(audit.suspicion[i]), names[suggested[i]]]
@@ -78,7 +78,7 @@ def write_suspects(
 
 def read_suspects(file: PathLike, split: LabelSplit) -> Suspects:
     """Read what :func:`write_suspects` wrote, most suspicious first."""
-    labels = {name: k for k, name in enumerate(split.source_classes)}
+    labels = {name: k for k, name in enumerate(split.label_names)}
 
     def label(cell: str) -> int:
         name = unescape_formula(cell)

@@ -100,7 +100,7 @@ def suspects(run: RunFiles, folder: DataFolder) -> List[Suspect]:
         item.given, item.suggested = int(s.given[i]), int(s.suggested[i])
         item.probability, item.suspicion = float(s.probability[i]), float(s.suspicion[i])
         if s.clean is not None:
-            item.true, item.verdict = run.split.source_classes[s.clean[i]], "wrong" if s.given[i] != s.clean[i] else "right"
+            item.true, item.verdict = run.split.label_names[s.clean[i]], "wrong" if s.given[i] != s.clean[i] else "right"
         found.append(item)
     return found
 

@@ -30,6 +30,7 @@ from tllib_ext.typing import Record
 from tllib_ext.vision.datasets.builder import Data
 from tllib_ext.vision.datasets.cache import files_digest, read_cached, state_digest, write_cached
 from tllib_ext.vision.datasets.noisy import NoisyLabels, uses_features
+from tllib_ext.vision.datasets.open_set import long_tail
 from tllib_ext.vision.datasets.pixels import bad_images, open_pixels, without_images
 from tllib_ext.vision.datasets.sampling import ShuffledBatches
 from tllib_ext.vision.datasets.types import PixelStore
@@ -130,6 +131,8 @@ def build(given: RunConfig) -> RunParts:
     config = given.resolve(data)
     data, skipped = _screen(config, data)
     source_view = UniversalView(data.source, data.split, "source")
+    if config.long_tail is not None:
+        source_view = long_tail(source_view, config.long_tail, config.noise_seed)
     noisy = _draw_noise(config, data, source_view, device)
     target_view = UniversalView(data.target, data.split, "target")
     for name, size in ((data.source_name, len(noisy)), (data.target_name, len(target_view))):

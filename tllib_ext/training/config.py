@@ -118,6 +118,9 @@ class RunConfig(SettingsRecord):
     noise_options: Mapping[str, object] = _noise(
         {}, HPARAMS, "options of the kind of noise, e.g. --noise-hp temperature=10", "--noise-hp", metavar="NAME=VALUE"
     )
+    long_tail: Optional[float] = _noise(
+        None, POSITIVE, "subsample the source before the noise: the smallest class has R of the largest one's images", metavar="R"
+    )
     noise_mode: str = _noise(
         "iid", choice("iid", "exact"), "iid: the authors' draw, bit for bit; exact: exactly round(rate x n) labels of each class"
     )

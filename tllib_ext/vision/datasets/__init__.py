@@ -53,6 +53,7 @@ NOISES: "Registry[Noise]" = Registry(
         "pmd1": (f"{_INSTANCE}:pmd1", "wrong where a classifier's two first classes are close (type I, Zhang et al. 2021)"),
         "pmd2": (f"{_INSTANCE}:pmd2", "the same, type II"),
         "pmd3": (f"{_INSTANCE}:pmd3", "the same, type III"),
+        "open_set": ("tllib_ext.vision.datasets.open_set:open_set", "images of no class have labels of known ones, a share RATE"),
         "runner_up": (f"{_INSTANCE}:runner_up", "random images have the label of their most probable wrong class"),
         "runner_up_hard": (f"{_INSTANCE}:runner_up_hard", "the hardest images have the label of their most probable wrong class"),
     },

@@ -7,7 +7,7 @@ most. The last five need class probabilities :math:`\eta`; they come from a logi
 sample as in the published code.
 """
 
-from typing import Any, Callable, cast
+from typing import Callable
 
 import numpy as np
 
@@ -25,8 +25,7 @@ FIT_LIMIT = 20_000
 
 def _of_features(noise: Noise) -> Noise:
     """Mark a noise as one that depends on the instance through its features."""
-    marked = cast(Any, noise)
-    marked.per_sample = marked.uses_features = True
+    vars(noise).update(per_sample=True, uses_features=True)
     return noise
 
 

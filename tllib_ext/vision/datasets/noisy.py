@@ -1,7 +1,7 @@
 """Simulated label noise: the transition matrix, how labels are drawn from it, and the view that has them."""
 
 import inspect
-from typing import Any, Dict, List, Mapping, Optional, Tuple, Union
+from typing import Dict, List, Mapping, Optional, Tuple, Union, cast
 
 import numpy as np
 from PIL.Image import Image
@@ -9,7 +9,9 @@ from PIL.Image import Image
 from tllib_ext.errors import UserError, closest
 from tllib_ext.vision.datasets import NOISES
 from tllib_ext.vision.datasets.noises import MATRIX_FILES, Noise, NoiseSamples, check_rows, read_transition
+from tllib_ext.vision.datasets.open_set import open_set
 from tllib_ext.vision.datasets.types import View
+from tllib_ext.vision.datasets.universal import UniversalView
 
 __all__ = ["transition_matrix", "is_per_sample", "uses_features", "draw_labels", "NoisyLabels"]
 
@@ -37,12 +39,11 @@ def transition_matrix(
         raise UserError(f"rate {rate}: expected a number in [0, 1)")
     if str(noise).endswith(MATRIX_FILES):
         return read_transition(noise, num_classes)
-    if samples is None and is_per_sample(noise):
-        raise UserError(f"the noise {noise!r} depends on the instance and has no transition matrix: use NoisyLabels")
+    if samples is None and (is_per_sample(noise) or noise == "open_set"):
+        raise UserError(f"the noise {noise!r} depends on the images and has no transition matrix: use NoisyLabels")
     function = NOISES.get(noise)
-    known = inspect.signature(function).parameters
-    more: Dict[str, Any] = _options(noise, function, options or {})
-    if "seed" in known:
+    more = _options(noise, function, options)
+    if "seed" in inspect.signature(function).parameters:
         more["seed"] = seed
     inputs, rows = ((), num_classes) if samples is None else ((samples,), len(samples.labels))
     matrix, expected = np.asarray(function(rate, num_classes, *inputs, **more), dtype=np.float64), (rows, num_classes)
@@ -52,15 +53,16 @@ def transition_matrix(
     return matrix
 
 
-def _options(noise: str, function: Noise, given: Mapping[str, object]) -> Dict[str, float]:
-    known = [name for name, parameter in inspect.signature(function).parameters.items() if parameter.kind == 3]  # KEYWORD_ONLY
-    options = {}
-    for name, value in given.items():
+def _options(noise: str, function: Noise, given: Optional[Mapping[str, object]]) -> Dict[str, object]:
+    """The given options with the types of their defaults; they are the function's keyword-only parameters."""
+    known = {p.name: type(p.default) for p in inspect.signature(function).parameters.values() if p.kind is p.KEYWORD_ONLY}
+    options: Dict[str, object] = {}
+    for name, value in (given or {}).items():
         if name not in known:
             raise UserError(f"the noise {noise!r} has no option {name!r}: {closest(name, known) if known else 'it has none'}")
         try:
-            options[name] = float(str(value))
-        except ValueError:
+            options[name] = known[name](value)
+        except (TypeError, ValueError):
             raise UserError(f"option {name} of the noise {noise!r} is {value!r}: expected a number") from None
     return options
 
@@ -141,9 +143,14 @@ class NoisyLabels:
     ):  # fmt: skip
         if view.role != "source" or view.targets is None:
             raise UserError("label noise belongs on the source: target labels are for evaluation only")
-        self.view, self.noise, self.mode = view, noise, mode
+        self.view: View = view
+        self.noise, self.mode = noise, mode
+        self.targets: np.ndarray
         clean, k = view.targets, view.split.num_source
-        if is_per_sample(noise):
+        if noise == "open_set":
+            mixed = open_set(rate, cast(UniversalView, view), np.random.RandomState(seed), **_options(noise, open_set, options))
+            self.view, clean, self.targets, self.transition = mixed, mixed.targets, mixed.given, mixed.transition
+        elif is_per_sample(noise):
             if mode != "iid":
                 raise UserError(f"noise mode {mode!r}: the noise {noise!r} depends on the instance and is drawn iid only")
             features = view.features if features is None else features
@@ -156,21 +163,21 @@ class NoisyLabels:
             self.transition = np.stack([probabilities[clean == label].mean(axis=0) for label in range(k)])
             cumulative = probabilities.cumsum(axis=1)
             places = samples.random_state.random_sample(len(clean))[:, None] * cumulative[:, -1:]
-            self.targets: np.ndarray = (cumulative <= places).sum(axis=1)
+            self.targets = (cumulative <= places).sum(axis=1)
         else:
             self.transition = transition_matrix(noise, rate, k, seed=seed, options=options)
             self.targets = draw_labels(clean, self.transition, seed, mode)
         self.clean_targets, self.is_flipped = clean, self.targets != clean
         #: the expected share of wrong labels in this list, and the share that is wrong
-        self.rate = float(1.0 - self.transition.diagonal()[clean].mean())
+        self.rate = float(1.0 - np.append(self.transition.diagonal(), 0.0)[clean].mean())  # an image of no class is never right
         self.realised_rate = float(self.is_flipped.mean())
 
     @property
     def realised_transition(self) -> np.ndarray:
         """Share of each given label (columns) among the images of each true class (rows)."""
-        counts = np.zeros_like(self.transition)
-        np.add.at(counts, (self.clean_targets, self.targets), 1)
-        return counts / counts.sum(axis=1, keepdims=True)
+        counts, known = np.zeros_like(self.transition), self.clean_targets < len(self.transition)
+        np.add.at(counts, (self.clean_targets[known], self.targets[known]), 1)
+        return counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
 
     @property
     def samples(self) -> List[Tuple[str, int]]:

@@ -1,5 +1,6 @@
 """One domain of a data set with the labels of a split."""
 
+import copy
 from typing import Any, Callable, List, Optional, Tuple, Union
 
 import numpy as np
@@ -60,6 +61,12 @@ class UniversalView:
             raise UserError(f"no source image of: {some}; check source and split")
         if not len(self.indices):
             raise UserError("no target image is of a class of the split; check target and split")
+
+    def subset(self, chosen: np.ndarray) -> "UniversalView":
+        """The same view of the images at the positions ``chosen``."""
+        part = copy.copy(self)
+        part.indices, part.targets = self.indices[chosen], None if self.targets is None else self.targets[chosen]
+        return part
 
     def path(self, index: int) -> str:
         """The file of sample ``index``."""

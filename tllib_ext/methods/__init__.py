@@ -30,6 +30,7 @@ METHODS: "Registry[Type[Method]]" = Registry(
         "sta": ("tllib_ext.methods.sta:Sta", "STA (CVPR 2019): progressive separation of unknown samples, open set"),
         "tcl": ("tllib_ext.methods.tcl:Tcl", "TCL (AAAI 2019): curriculum over noisy source samples, closed set"),
         "uan": ("tllib_ext.methods.uan:Uan", "UAN (CVPR 2019): adversarial training with sample weights, universal"),
+        "uniot": ("tllib_ext.methods.uniot:UniOT", "UniOT (NeurIPS 2022): optimal transport to prototypes and clusters"),
     },
     base="tllib_ext.methods.base:Method",
     import_paths=True,

@@ -1,0 +1,115 @@
+r"""Entropic optimal transport between target samples (rows) and prototypes (columns), from similarities."""
+
+from typing import NamedTuple, Optional
+
+import torch
+from torch import Tensor
+
+__all__ = ["Transport", "sinkhorn", "unbalanced_transport"]
+
+
+@torch.no_grad()
+def sinkhorn(sim: Tensor, eps: float = 0.05, rounds: int = 3) -> Tensor:
+    r"""Balanced transport of rows to columns, both with uniform marginals, as a distribution over the columns of each row.
+
+    Args:
+        sim (tensor): similarities
+        eps (float): weight of the entropy
+        rounds (int): how often columns, then rows, are scaled to their marginals; the columns' hold only in the limit
+
+    Shape:
+        - sim: :math:`(N, C)`
+        - Outputs: :math:`(N, C)`, float32, rows sum to one
+
+    Examples::
+
+        >>> sinkhorn(torch.tensor([[1., 0.], [1., 0.9]]), eps=0.1, rounds=50).round(decimals=2)
+        tensor([[0.9900, 0.0100],
+                [0.0100, 0.9900]])
+    """
+    log_q = sim.double() / eps
+    for _ in range(rounds):
+        log_q = log_q - log_q.logsumexp(0, keepdim=True)
+        log_q = log_q - log_q.logsumexp(1, keepdim=True)
+    return log_q.exp().float()
+
+
+class Transport(NamedTuple):
+    r"""A plan of unbalanced transport.
+
+    Shape:
+        - plan: :math:`(N, C)`, sums to one
+        - g: :math:`(C, )` dual variables of the columns; those of the rows follow from them
+        - offset: scalar, see :func:`unbalanced_transport`
+    """
+
+    plan: Tensor
+    g: Tensor
+    offset: Tensor
+
+
+@torch.no_grad()
+def unbalanced_transport(
+    sim: Tensor,
+    beta: Tensor,
+    eps: float = 0.01,
+    rho: float = 0.5,
+    start: Optional[Tensor] = None,
+    tolerance: float = 1e-6,
+    rounds: int = 100,
+) -> Transport:
+    r"""Unbalanced transport with cost :math:`-S`, uniform row masses and column masses :math:`\beta`:
+
+    .. math::
+        \min_\pi \langle \pi, -S \rangle - \epsilon H(\pi) + \rho\, KL(\pi 1 \| a) + \rho\, KL(\pi^T 1 \| \beta)
+
+    With duals f of the rows and g of the columns and :math:`\tau = \rho / (\rho + \epsilon)`, the solution satisfies
+    :math:`f_i = \tau(\epsilon \log a_i - \epsilon \log \sum_j e^{(g_j + S_{ij})/\epsilon})` and the same for g. To
+    alternate the two contracts by :math:`\tau^2` only. The columns are few, so f is eliminated and Newton's method solves
+    for g, in the log domain; a step that does not reduce the residual is halved.
+
+    With g known, a row's largest entry of the normalised plan times N, on which samples are accepted, is
+    :math:`\exp(o + \max_j v_j - \tau \log \sum_j e^{v_j})` with :math:`v_j = (g_j + S_{ij}) / \epsilon` and ``offset`` o: a
+    new row can be judged by itself.
+
+    Args:
+        sim (tensor): S
+        beta (tensor): column masses, sum one
+        eps (float), rho (float): weights of the entropy and of the marginals
+        start (tensor, optional): g of an earlier, similar problem
+        tolerance (float): largest relative error of the columns' condition
+        rounds (int): most Newton steps
+
+    Shape:
+        - sim: :math:`(N, C)`, beta and start: :math:`(C, )`
+    """
+    n, tau = len(sim), rho / (rho + eps)
+    s = sim.double() / eps
+    shift = s.max(1).values
+    kernel = (s - shift[:, None]).exp()
+    log_b = beta.double().clamp(min=1e-300).log()
+    log_a = -torch.tensor(float(n), dtype=torch.float64, device=sim.device).log()
+    g = torch.zeros_like(log_b) if start is None else start.double() / eps  # f and g in units of eps
+    identity = torch.eye(len(g), dtype=torch.float64, device=sim.device)
+    centre, direction, size, last = g, torch.zeros_like(g), 1.0, torch.inf
+    for _ in range(rounds):
+        by_row = kernel * (g - g.max()).exp()
+        total = by_row.sum(1, keepdim=True)
+        log_scale = tau * (log_a - shift - total.squeeze(1).log() - g.max()) + shift  # f plus the kernel's shift
+        by_column = kernel * (log_scale - log_scale.max()).exp()[:, None]
+        columns = by_column.sum(0)
+        residual = g / tau - log_b + columns.log() + log_scale.max()
+        error = float(residual.abs().max())
+        if error < tolerance:
+            break
+        if error < last:
+            jacobian = identity / tau - tau * (by_column / columns).t() @ (by_row / total)
+            direction = torch.linalg.solve(jacobian, residual)
+            centre, size, last = g, min(1.0, 2 * size), error
+        else:
+            size /= 2
+        g = centre - size * direction
+    f = tau * (log_a - (g + s).logsumexp(1))
+    log_plan = f[:, None] + g + s
+    log_mass = log_plan.logsumexp((0, 1))
+    return Transport((log_plan - log_mass).exp(), g * eps, (tau - 1) * log_a - log_mass)

@@ -213,6 +213,7 @@ class NoisyUniDA(ClassifierMixin, BaseEstimator):
             self.seed,
             progress=None if self.verbose else False,
         )
+        method.refresh()
 
     def _issues(self, given: np.ndarray, audit: LabelAudit) -> np.ndarray:
         chosen = np.flatnonzero((audit.suggested != given) & (audit.suspicion > 0))

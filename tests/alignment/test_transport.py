@@ -44,6 +44,14 @@ def test_unbalanced_transport_is_the_published_fixed_point(seed, warm):
     torch.testing.assert_close((found.offset + v.amax(1) - 0.5 / 0.51 * v.logsumexp(1)).exp(), 40 * found.plan.amax(1))
 
 
+def test_copies_are_equal_rows():
+    sim = 2 * torch.rand(5, 3, generator=torch.Generator().manual_seed(1)) - 1
+    some = unbalanced_transport(sim, torch.full((3,), 1 / 3), copies=torch.tensor([1, 3, 1, 0, 2]))
+    whole = unbalanced_transport(sim[[0, 1, 1, 1, 2, 4, 4]], torch.full((3,), 1 / 3))
+    torch.testing.assert_close(some.plan[[0, 1, 1, 1, 2, 4, 4]], whole.plan)
+    torch.testing.assert_close(some.offset, whole.offset)
+
+
 def test_columns_without_mass_and_single_rows():
     found = unbalanced_transport(torch.tensor([[1.0, -1.0]]), torch.tensor([0.0, 1.0]))
     assert torch.isfinite(found.plan).all() and found.plan.sum().item() == pytest.approx(1)

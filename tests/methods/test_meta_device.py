@@ -21,7 +21,7 @@ SOME_STEPS = (0, 200, 501, 951)
 
 def run(cls):
     """Prepare, four steps, a prediction."""
-    features = torch.randn(N, WIDTH, generator=torch.Generator().manual_seed(0))
+    features = torch.randn(N, 8, generator=torch.Generator().manual_seed(0))
     method = cls(FeatureBottleneck(WIDTH, 8), SPLIT, cls.Hparams()).to(META)
     method.audit = LossHistory(N, SPLIT.num_source, META)
     labels = np.arange(N) % SPLIT.num_source

@@ -38,7 +38,7 @@ class Transport(NamedTuple):
     r"""A plan of unbalanced transport.
 
     Shape:
-        - plan: :math:`(N, C)`, sums to one
+        - plan: :math:`(N, C)`, sums to one; each row is that of one copy
         - g: :math:`(C, )` dual variables of the columns; those of the rows follow from them
         - offset: scalar, see :func:`unbalanced_transport`
     """
@@ -54,6 +54,7 @@ def unbalanced_transport(
     beta: Tensor,
     eps: float = 0.01,
     rho: float = 0.5,
+    copies: Optional[Tensor] = None,
     start: Optional[Tensor] = None,
     tolerance: float = 1e-6,
     rounds: int = 100,
@@ -68,48 +69,49 @@ def unbalanced_transport(
     alternate the two contracts by :math:`\tau^2` only. The columns are few, so f is eliminated and Newton's method solves
     for g, in the log domain; a step that does not reduce the residual is halved.
 
-    With g known, a row's largest entry of the normalised plan times N, on which samples are accepted, is
-    :math:`\exp(o + \max_j v_j - \tau \log \sum_j e^{v_j})` with :math:`v_j = (g_j + S_{ij}) / \epsilon` and ``offset`` o: a
-    new row can be judged by itself.
+    With g known, a row's largest entry of the normalised plan times the number of rows, on which samples are accepted, is
+    :math:`\exp(o + \max_j v_j - \tau \log \sum_j e^{v_j})` with :math:`v_j = (g_j + S_{ij}) / \epsilon` and ``offset`` o: a new
+    row can be judged by itself.
 
     Args:
         sim (tensor): S
         beta (tensor): column masses, sum one
         eps (float), rho (float): weights of the entropy and of the marginals
+        copies (tensor, optional): how many equal rows each row stands for, any number from 0
         start (tensor, optional): g of an earlier, similar problem
-        tolerance (float): largest relative error of the columns' condition
+        tolerance (float): largest relative error of the columns' condition; a GPU takes all ``rounds``, to wait for nothing
         rounds (int): most Newton steps
 
     Shape:
-        - sim: :math:`(N, C)`, beta and start: :math:`(C, )`
+        - sim: :math:`(N, C)`, beta and start: :math:`(C, )`, copies: :math:`(N, )`
     """
-    n, tau = len(sim), rho / (rho + eps)
+    tau = rho / (rho + eps)
     s = sim.double() / eps
     shift = s.max(1).values
     kernel = (s - shift[:, None]).exp()
     log_b = beta.double().clamp(min=1e-300).log()
-    log_a = -torch.tensor(float(n), dtype=torch.float64, device=sim.device).log()
+    copies = torch.ones_like(shift) if copies is None else copies.double()
+    log_copies, log_a = copies.clamp(min=1e-300).log(), -copies.sum().log()
     g = torch.zeros_like(log_b) if start is None else start.double() / eps  # f and g in units of eps
-    identity = torch.eye(len(g), dtype=torch.float64, device=sim.device)
-    centre, direction, size, last = g, torch.zeros_like(g), 1.0, torch.inf
+    identity = torch.ones_like(g).diag()
+    centre, direction, size, last = g, torch.zeros_like(g), torch.ones_like(log_a), torch.full_like(log_a, torch.inf)
     for _ in range(rounds):
         by_row = kernel * (g - g.max()).exp()
         total = by_row.sum(1, keepdim=True)
-        log_scale = tau * (log_a - shift - total.squeeze(1).log() - g.max()) + shift  # f plus the kernel's shift
+        log_scale = tau * (log_a - shift - total.squeeze(1).log() - g.max()) + shift + log_copies
         by_column = kernel * (log_scale - log_scale.max()).exp()[:, None]
         columns = by_column.sum(0)
         residual = g / tau - log_b + columns.log() + log_scale.max()
-        error = float(residual.abs().max())
-        if error < tolerance:
+        error = residual.abs().max()
+        if error.device.type == "cpu" and error < tolerance:
             break
-        if error < last:
-            jacobian = identity / tau - tau * (by_column / columns).t() @ (by_row / total)
-            direction = torch.linalg.solve(jacobian, residual)
-            centre, size, last = g, min(1.0, 2 * size), error
-        else:
-            size /= 2
+        jacobian = identity / tau - tau * (by_column / columns).t() @ (by_row / total)
+        better = error < last
+        direction = torch.where(better, torch.linalg.solve_ex(jacobian, residual)[0], direction)
+        centre, last = torch.where(better, g, centre), torch.minimum(last, error)
+        size = torch.where(better, (2 * size).clamp(max=1), size / 2)
         g = centre - size * direction
     f = tau * (log_a - (g + s).logsumexp(1))
     log_plan = f[:, None] + g + s
-    log_mass = log_plan.logsumexp((0, 1))
+    log_mass = (log_plan + log_copies[:, None]).logsumexp((0, 1))
     return Transport((log_plan - log_mass).exp(), g * eps, (tau - 1) * log_a - log_mass)

@@ -188,6 +188,9 @@ class Method(nn.Module):
         if self.audit is not None:
             self.audit.add(source.index, loss, logits)
 
+    def refresh(self) -> None:
+        """Compute what :meth:`predict` needs of the whole target; called before a domain is predicted. May use the host."""
+
     @torch.no_grad()
     def predict(self, x: Tensor) -> Prediction:
         """Classify ``x`` in evaluation mode."""

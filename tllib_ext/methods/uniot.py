@@ -14,7 +14,8 @@ label:
     L &= \overline{CE}(y, u_s) + \lambda (L_{PCD} + L_{CCD}), \qquad \text{unknown iff } \max_j \pi_{ij} \le 1/n
 
 *Adaptive filling* balances rows with a similarity above :math:`\gamma` and the others before each transport: by copies of
-accepted rows, or by features moved half way to their farthest prototype.
+accepted rows, or by features moved half way to their farthest prototype. The code draws them, and the rows of the queue,
+with replacement; here the whole queue takes part, and every candidate has its expected number of copies.
 
 The decision needs the whole target. The authors transport all of it at test; here the same problem is solved once per
 evaluation, and its column duals decide about each image by itself, with the same result. The authors'
@@ -108,14 +109,14 @@ class UniOT(Method):
         self.register_buffer("duals", torch.zeros(k, dtype=torch.float64))  # of the whole target: the decision
         self.register_buffer("offset", torch.tensor(0.0, dtype=torch.float64))
         self._context: Optional[Context] = None
-        self._stale, self.warmup = False, 0
+        self.warmup = 0
 
     def players(self) -> Dict[str, List[ParamGroup]]:
         heads = [*self.projection.parameters(), *self.prototypes.parameters(), *self.clusters.parameters()]
         return {"G": self.backbone_groups(), "C": [{"params": heads}]}
 
     def prepare(self, context: Context) -> None:
-        self._context, self._stale = context, True
+        self._context = context
         self.warmup = min(101, round(0.04 * context.steps)) if self.hparams.warmup is None else self.hparams.warmup
         self._normalise()
         u = self._whole_target(context)
@@ -126,31 +127,29 @@ class UniOT(Method):
         self.queue_index.copy_(index)
 
     def update(self, source: Batch, target: Batch, step: int, play: Players) -> Dict[str, Tensor]:
-        hp, rng = self.hparams, torch.Generator().manual_seed(self._seed(step))
+        hp = self.hparams
         logits_s = self.prototypes.on_unit(self._unit(source.x)).float()
         ce = F.cross_entropy(logits_s, source.labels, reduction="none")
         self.observe(source, ce, [logits_s])
         u, index = gather_with_grad(self._unit(target.x)), gather_rows(target.index)  # of the global batch
-        terms = {"source": pooled_mean(ce), "discovery": hp.lam * self._discover(u, index, rng)}
+        terms = {"source": pooled_mean(ce), "discovery": hp.lam * self._discover(u, index)}
         if step >= self.warmup:
-            label, accepted = self._detect(u.detach(), rng)
+            label, accepted = self._detect(u.detach())
             ccd = F.cross_entropy(self.prototypes.on_unit(u), label, reduction="none")
             terms["detection"] = hp.lam * torch.where(accepted, ccd, 0.0).sum() / accepted.sum().clamp(min=1)
         play.descend(terms, "G", "C")
         self._normalise()
         self._enqueue(u.detach(), index)
-        self._stale = True
-        if self._context is not None and step + 1 == self._context.steps:
-            self._solve_target(self._context)
         return {"loss": terms["source"].detach(), **{name: value.detach() for name, value in terms.items() if name != "source"}}
 
-    def _discover(self, u: Tensor, index: Tensor, rng: torch.Generator) -> Tensor:
+    def _discover(self, u: Tensor, index: Tensor) -> Tensor:
         """Private class discovery: each image and its nearest neighbour are of one cluster."""
         # reference: the queue's columns of every image of the batch are left out for every anchor
         old = (u.detach() @ self.queue_rows.t()).masked_fill(torch.isin(self.queue_index, index), -1.0).max(1)
         now = (u @ u.t()).detach().fill_diagonal_(-1.0).max(1)
         neighbour = torch.where((old.values >= now.values)[:, None], self.queue_rows[old.indices], u[now.indices])
-        filling = self.queue_rows[self._draw(len(self.queue_rows), self.hparams.clusters, rng)]
+        drawn = torch.randint(len(self.queue_rows), (self.hparams.clusters,), device=u.device)
+        filling = self.queue_rows[gather_rows(drawn)[: len(drawn)]]  # the first process's draw
         anchor, near = self.clusters.on_unit(u), self.clusters.on_unit(neighbour)
         q = sinkhorn(torch.cat([anchor, near, self.clusters.on_unit(filling)]).detach() * self.hparams.temperature)
         q_anchor, q_near = q[: len(u)], q[len(u) : 2 * len(u)]
@@ -160,50 +159,43 @@ class UniOT(Method):
         return -(own + other).mean() / 2
 
     @torch.no_grad()
-    def _detect(self, u: Tensor, rng: torch.Generator) -> Tuple[Tensor, Tensor]:
+    def _detect(self, u: Tensor) -> Tuple[Tensor, Tensor]:
         """Common class detection: the class of each image of the batch, and whether it is accepted."""
-        rows = torch.cat([self.queue_rows[self._draw(len(self.queue_rows), len(self.queue_rows), rng)], u])
-        found = self._transport(rows, self.start, rng)
+        found, label, accepted, masses = self._transport(torch.cat([self.queue_rows, u]))
         self.start.copy_(found.g)
-        label, accepted = self._accepted(found.plan)
-        masses = found.plan.sum(0)
         self.beta.copy_(self.hparams.mu * self.beta + (1 - self.hparams.mu) * masses)
         return label[-len(u) :], accepted[-len(u) :]
 
-    @staticmethod
-    def _accepted(plan: Tensor) -> Tuple[Tensor, Tensor]:
-        best, label = plan.max(1)
-        common = plan.sum(0) >= 1 / plan.shape[1]
-        return label, (best > 1 / len(plan)) & common[label]
-
-    def _transport(self, rows: Tensor, start: Tensor, rng: torch.Generator) -> Transport:
-        """Adaptive filling, then the transport of the filling and ``rows``, in this order."""
-        p = self.prototypes.weight
+    def _transport(self, rows: Tensor) -> Tuple[Transport, Tensor, Tensor, Tensor]:
+        """Adaptive filling, then the transport of the filling and ``rows``, in this order: plan, classes, accepted, masses."""
+        p, n = self.prototypes.weight, len(rows)
         sim = rows @ p.t()
-        positive = int((sim.max(1).values > self.hparams.gamma).sum())
-        missing, filling = len(sim) - 2 * positive, sim[:0]
-        if missing > 0:
-            first = unbalanced_transport(sim, self.beta, self.eps, self.rho, start)
-            chosen = self._accepted(first.plan)[1].nonzero().squeeze(1)
-            if len(chosen):
-                filling, start = sim[chosen[self._draw(len(chosen), missing, rng)]], first.g
-        elif missing < 0:
-            drawn = self._draw(len(rows), -missing, rng)
-            filling = F.normalize(rows[drawn] + p[sim[drawn].argmin(1)], dim=1) @ p.t()
-        return unbalanced_transport(torch.cat([filling, sim]), self.beta, self.eps, self.rho, start)
+        missing = n - 2 * (sim.max(1).values > self.hparams.gamma).sum()  # positive rows, or -missing negative ones
+        first = unbalanced_transport(sim, self.beta, self.eps, self.rho, start=self.start)
+        accepted = self._accepted(first.plan, torch.ones_like(first.plan[:, 0]))[1]
+        far = F.normalize(rows + p[sim.argmin(1)], dim=1) @ p.t()
+        # Every candidate with its share, in place of the code's draws with replacement; no candidate, no filling.
+        shares = torch.where(missing > 0, accepted.double() / accepted.sum().clamp(min=1), 1 / n)
+        copies = torch.cat([missing.abs() * shares, torch.ones_like(shares)])
+        filled = torch.cat([torch.where(missing > 0, sim, far), sim])
+        found = unbalanced_transport(filled, self.beta, self.eps, self.rho, copies, first.g)
+        return (found, *self._accepted(found.plan, copies), copies @ found.plan)
+
+    @staticmethod
+    def _accepted(plan: Tensor, copies: Tensor) -> Tuple[Tensor, Tensor]:
+        best, label = plan.max(1)
+        common = copies @ plan >= 1 / plan.shape[1]
+        return label, (best > 1 / copies.sum()) & common[label]
 
     @torch.no_grad()
-    def _solve_target(self, context: Context) -> None:
-        rng = torch.Generator().manual_seed(context.seed)
-        found = self._transport(self._whole_target(context), self.start, rng)
-        self.duals.copy_(found.g)
-        self.offset.copy_(found.offset)
-        self._stale = False
+    def refresh(self) -> None:
+        if self._context is not None:
+            found = self._transport(self._whole_target(self._context))[0]
+            self.duals.copy_(found.g)
+            self.offset.copy_(found.offset)
 
     @torch.no_grad()
     def predict(self, x: Tensor) -> Prediction:
-        if self._stale and self._context is not None:
-            self._solve_target(self._context)
         v = (self.duals + self._unit(x) @ self.prototypes.weight.t()) / self.eps
         score = self.rho / (self.rho + self.eps) * v.logsumexp(1) - v.max(1).values - self.offset
         return Prediction(v.softmax(1).float(), score.float(), score > self.threshold)
@@ -226,9 +218,3 @@ class UniOT(Method):
         place = (self.queue_next + torch.arange(len(u), device=u.device)) % len(self.queue_rows)
         self.queue_rows[place], self.queue_index[place] = u, index
         self.queue_next.copy_((self.queue_next + len(u)) % len(self.queue_rows))
-
-    def _draw(self, high: int, count: int, rng: torch.Generator) -> Tensor:
-        return torch.randint(high, (count,), generator=rng).to(self.queue_rows.device)
-
-    def _seed(self, step: int) -> int:
-        return (self._context.seed if self._context is not None else 0) * 1_000_003 + step

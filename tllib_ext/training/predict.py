@@ -50,6 +50,7 @@ def over_domain(
 
 def predict_domain(method: Method, domain: Domain, batch: int = 128, title: Optional[str] = None) -> Prediction:
     """The method's prediction of every image, as arrays in list order."""
+    method.refresh()
     return prediction_of_arrays(over_domain(lambda x: tuple(method.predict(x)), method, domain, batch, title))
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tllib_ext.target.embedding import unit
-from tllib_ext.target.mixture import PULL, TIE, Mixture, fit_mixtures, m_step, number_of_groups, owners
+from tllib_ext.target.mixture import PULL, TIE, Mixture, fit_mixtures, m_step, nearest_prototype, number_of_groups, owners
 
 
 @pytest.fixture
@@ -72,3 +72,13 @@ def test_nothing_rejected_has_no_free_component(small):
     soft = np.zeros((7, 3))
     soft[:, 0] = 1
     assert all(len(m.centres) == 2 for m in fit_mixtures(z, soft, centres[:2]))
+
+
+def test_nearest_prototype_rejects_the_given_share_by_one_border():
+    rng = np.random.default_rng(1)
+    z, prototypes = unit(rng.standard_normal((300, 6))), unit(rng.standard_normal((4, 6)))
+    posterior = nearest_prototype(z, prototypes, 0.25).posterior(z, 4)
+    t = 0.04
+    score = np.array([math.log(sum(math.exp(float(row @ p) / t) for p in prototypes)) for row in z])
+    assert ((posterior[:, 4] > 0.5) == (score < np.quantile(score, 0.25))).all()
+    assert (posterior[:, :4].argmax(1) == (z @ prototypes.T).argmax(1)).all()

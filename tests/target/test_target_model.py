@@ -74,7 +74,27 @@ def test_all_unknown_is_said():
 def test_features_without_structure_are_said():
     rng = np.random.default_rng(0)
     model = estimate_target(rng.standard_normal((200, 20)), np.eye(5)[rng.integers(0, 5, 200)], rng.standard_normal((200, 20)))
-    assert any("no two groups" in text or "far apart" in text or "not known" in text for text in model.warnings)
+    assert any("do not group" in text or "far apart" in text or "not known" in text for text in model.warnings)
+
+
+@pytest.mark.parametrize("rank", [4, 10])
+def test_weak_features_are_neither_all_unknown_nor_all_known(rank):
+    """Variation of the target that has nothing to do with its classes: neighbours are not of one class."""
+    rng = np.random.default_rng(0)
+    means = rng.standard_normal((40, 64))
+    ys, yt = np.repeat(np.arange(25), 20), np.repeat([*range(15), *range(25, 40)], 20)
+    xs = means[ys] + 2 * rng.standard_normal((len(ys), 64))
+    xt = (
+        means[yt]
+        + 2 * rng.standard_normal((len(yt), 64))
+        + rng.standard_normal((len(yt), rank)) @ rng.standard_normal((rank, 64))
+    )
+    model = estimate_target(xs, np.eye(25)[ys], xt)
+    assert model.share == pytest.approx(1 / 3, abs=0.01) and not model.share_known
+    assert any("do not group the target by class" in text for text in model.warnings)
+    known = yt < 15
+    assert (model.labels == yt)[known].mean() > 0.25  # chance: 0.04
+    assert model.predict(xt[:7]) == pytest.approx(model.posterior[:7], abs=1e-4)
 
 
 @pytest.mark.parametrize("number", [1, 2, 5, 12])

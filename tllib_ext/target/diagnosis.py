@@ -8,11 +8,14 @@ from sklearn.cluster import KMeans
 from tllib_ext.target.cosines import expected_maximum, null_spread
 from tllib_ext.target.embedding import unit
 
-__all__ = ["UNCERTAIN", "group_unknown", "share_error", "warnings_of"]
+__all__ = ["MOST", "UNCERTAIN", "WEAK", "WEAK_SHARE", "group_unknown", "share_error", "warnings_of"]
 
 #: with an error above this the share is not known.
 UNCERTAIN = 0.1
-_FEW, _MOST = 0.01, 0.95
+#: below this separation, or with a larger share of unknown, the features do not tell known from unknown; then
+#: :data:`WEAK_SHARE` is called unknown.
+WEAK, MOST, WEAK_SHARE = 0.5, 0.95, 1 / 3
+_FEW = 0.01
 _APART, _FAR = 1.5, 0.25
 _SILHOUETTE = 0.1  # one group is kept unless some number of groups reaches this
 _REMEDY = "try a stronger backbone or training on images"
@@ -67,12 +70,13 @@ def warnings_of(share: float, share_std: float, separation: float, closeness: fl
     cases = {
         f"only {number} target samples: too few to find groups in; add target images": number < 30,
         f"nothing in the target looks unknown: right for closed and partial label sets, else {_REMEDY}": share < _FEW,
-        "nearly everything in the target looks unknown: check that the two domains share classes and that their features come"
-        " from one backbone with the same preprocessing": share > _MOST,
         f"the share of unknown is not known ({share:.0%} ± {share_std:.0%}): look at the gallery of unknown images, and"
         f" {_REMEDY}": share_std > UNCERTAIN,
+        f"these features do not group the target by class: the nearest source class decides, and the {share:.0%} that resemble"
+        f" their class least are called unknown, a convention, no estimate; check that both domains share classes and have"
+        f" features of one backbone with the same preprocessing, or {_REMEDY}": separation <= WEAK,
         f"known and unknown are no two groups in these features ({separation:.1f} sd apart): decisions of unknown are close to"
-        f" guesses; {_REMEDY}": separation < _APART,
+        f" guesses; {_REMEDY}": WEAK < separation < _APART,
         f"the domains are far apart: the cosine of target groups with their source class is {closeness:.2f}; classes may be"
         f" mistaken for each other; {_REMEDY}": closeness < _FAR,
     }  # fmt: skip

@@ -17,12 +17,12 @@ from dataclasses import dataclass
 from typing import Dict, List, Tuple
 
 import numpy as np
-from scipy.special import softmax
+from scipy.special import logsumexp, softmax
 from sklearn.cluster import KMeans
 
 from tllib_ext.target.embedding import unit
 
-__all__ = ["Mixture", "fit_mixtures", "m_step", "number_of_groups", "owners"]
+__all__ = ["Mixture", "fit_mixtures", "m_step", "nearest_prototype", "number_of_groups", "owners"]
 
 #: free components, as multiples of the number that makes unknown groups as large as known classes.
 SCALES: Tuple[float, ...] = (0.5, 1.0, 2.0)
@@ -90,6 +90,18 @@ def fit_mixtures(z: np.ndarray, soft: np.ndarray, prototypes: np.ndarray, seed: 
             fitted[m] = [_climb(z, start, prototypes, soft, temperature) for temperature in TEMPERATURES]
         found += fitted[m]
     return found
+
+
+def nearest_prototype(z: np.ndarray, prototypes: np.ndarray, share: float) -> Mixture:
+    r"""The nearest class, or unknown for the ``share`` of rows with the lowest :math:`\log \sum_k \exp(\cos(z_i, \mu_k) / T)`.
+
+    That quantile is the logit of the unknown, the same for all rows: a component without a direction.
+    """
+    temperature = max(TEMPERATURES)
+    level = float(np.quantile(logsumexp(z @ prototypes.T / np.float32(temperature), axis=1), share))
+    k, d = prototypes.shape
+    centres = np.concatenate([prototypes, np.zeros((1, d), dtype=prototypes.dtype)])
+    return Mixture(centres, np.append(np.zeros(k), level), temperature, np.arange(k + 1))
 
 
 def owners(responsibilities: np.ndarray, soft: np.ndarray) -> np.ndarray:

@@ -5,6 +5,9 @@ r"""What does the target hold? A posterior over the K source classes and *unknow
 3. Confident target samples take part in the whitening and correct the centre of the target; step 2 again.
 4. :mod:`~tllib_ext.target.mixture`: K tied and M free components, EM from the soft labels, averaged over M and temperature.
    The posterior of a sample depends on no other sample, so new samples get one too.
+   Where the neighbourhoods of step 2 fall into no two groups (a separation below 0.5), or the mixtures call more than
+   95 % unknown, target samples of one class are no neighbours in these features: the nearest prototype of the sample
+   itself decides, and the third with the lowest resemblance is called unknown.
 5. :mod:`~tllib_ext.target.diagnosis`: groups of unknown samples, error of their share, warnings.
 """
 
@@ -15,10 +18,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from tllib_ext.errors import UserError
-from tllib_ext.target.cosines import local_means, soft_labels
-from tllib_ext.target.diagnosis import UNCERTAIN, group_unknown, share_error, warnings_of
+from tllib_ext.target.cosines import TwoGroups, local_means, soft_labels
+from tllib_ext.target.diagnosis import MOST, UNCERTAIN, WEAK, WEAK_SHARE, group_unknown, share_error, warnings_of
 from tllib_ext.target.embedding import Embedding, project
-from tllib_ext.target.mixture import Mixture, fit_mixtures, number_of_groups
+from tllib_ext.target.mixture import Mixture, fit_mixtures, nearest_prototype, number_of_groups
 
 __all__ = ["TargetClassifier", "TargetModel", "class_probabilities", "decide", "estimate_target"]
 
@@ -135,13 +138,23 @@ def estimate_target(
 
     space = project(source, labels, target, seed)
     embedding = space.whiten()
-    start, _ = soft_labels(local_means(embedding(target)) @ embedding.prototypes.T)
-    embedding = space.whiten(start)
-    z = embedding(target)
-    cosines = local_means(z) @ embedding.prototypes.T
-    soft, fits = soft_labels(cosines)
-    classifier = TargetClassifier(embedding, fit_mixtures(z, soft, embedding.prototypes, seed))
-    members = classifier.members(z)
+    start, fits = soft_labels(local_means(embedding(target)) @ embedding.prototypes.T)
+    weak = _separation(fits) < WEAK
+    if not weak:
+        embedding = space.whiten(start)
+        z = embedding(target)
+        cosines = local_means(z) @ embedding.prototypes.T
+        soft, fits = soft_labels(cosines)
+        classifier = TargetClassifier(embedding, fit_mixtures(z, soft, embedding.prototypes, seed))
+        members = classifier.members(z)
+        weak = float((decide(np.mean(members, axis=0)) == labels.shape[1]).mean()) > MOST
+    if weak:
+        embedding = space.whiten()
+        z = embedding(target)
+        cosines = z @ embedding.prototypes.T
+        soft, fits = soft_labels(cosines)
+        classifier = TargetClassifier(embedding, [nearest_prototype(z, embedding.prototypes, WEAK_SHARE)])
+        members = classifier.members(z)
     posterior = np.mean(members, axis=0)
 
     n, k = len(target), labels.shape[1]
@@ -152,13 +165,19 @@ def estimate_target(
     held = counts >= max((~unknown).sum() / max((counts > 0).sum(), 1) / 10, 1)
     shares = [float(p[:, -1].mean()) for p in (*members, start, soft)]
     share_std = share_error(share, shares, soft, cosines, decision, held)
+    separation = _separation(fits)
+    if weak:  # the share is a convention, not an estimate
+        share_std, separation = max(share_std, WEAK_SHARE), min(separation, WEAK)
     groups = np.full(n, -1, dtype=np.int64)
     number, groups[unknown] = group_unknown(z[unknown], number_of_groups(posterior), seed)
-    separation = float(np.median([fit.separation for fit in fits]))
     closeness = float(np.median([fit.known_mean for fit in fits]))
     warnings = warnings_of(share, share_std, separation, closeness, n)
     return TargetModel(posterior[back], share, share_std, posterior[:, :k].mean(0), np.flatnonzero(~held).tolist(), number,
                        groups[back], warnings, separation, closeness, classifier)  # fmt: skip
+
+
+def _separation(fits: Sequence[TwoGroups]) -> float:
+    return float(np.median([fit.separation for fit in fits]))
 
 
 def _canonical(features: np.ndarray, seed: int) -> np.ndarray:

@@ -39,9 +39,10 @@ def test_a_grid_gives_tables_and_continues(run_example, feature_root, tmp_path, 
     folder = tmp_path / "out" / "cells" / "gamma2beta_pair0.2_divergence_seed1"
     assert json.loads((folder / "results.json").read_text())["noise_seed"] == 0
     assert not (folder / "model.safetensors").exists() and not (folder / "checkpoints").exists()
-    assert len((folder / "results.jsonl").read_text().splitlines()) == 1  # evaluated at the end only
-    for name in ("comparison.csv", "comparison.md", "comparison.tex", "comparison.json", "comparison.html", "comparison.png"):
-        assert (tmp_path / "out" / name).exists()
+    assert len((folder / "results.jsonl").read_text().splitlines()) == 4  # for the curves
+    for suffix in ("csv", "md", "tex", "json", "html", "png"):
+        assert (tmp_path / "out" / f"comparison.{suffix}").exists()
+    assert (tmp_path / "out" / "curves.png").exists()
     assert "(2)" in out and "A2B" in out and "mean" in out and "last step of 4" in out
     # All there: nothing is run again; one is gone: one is.
     assert run_example("compare", *words)[0] == 0 and len(inline.ran) == 8
@@ -166,7 +167,7 @@ def test_a_cell_can_be_repeated_by_hand(feature_root, tmp_path):
 # ---- the pool, with workers that pretend
 
 
-def _pretend(connection, out, keep_models, parent):
+def _pretend(connection, out, keep_models, threads, parent):
     while True:
         try:
             cell = connection.recv()

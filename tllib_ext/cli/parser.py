@@ -6,6 +6,7 @@ import sys
 from typing import Any, Callable, Iterable, List, Mapping, NoReturn, Optional, Sequence, Tuple
 
 from tllib_ext import errors
+from tllib_ext.cli.threads import set_thread_defaults
 from tllib_ext.cli.yaml_file import read_yaml
 from tllib_ext.errors import UserError, closest, one_line
 from tllib_ext.training.config import RunConfig
@@ -136,7 +137,11 @@ def parse_run(parser: Parser, argv: Optional[Sequence[str]] = None) -> RunConfig
 
 
 def run_main(main: Callable[[], Optional[int]]) -> int:
-    """:func:`tllib_ext.errors.run_main` with the names of arguments in messages written as flags."""
+    """:func:`tllib_ext.errors.run_main` with the names of arguments in messages written as flags.
+
+    Sets the defaults of :func:`~tllib_ext.cli.threads.set_thread_defaults`: torch is imported by the command.
+    """
+    set_thread_defaults()
 
     def command() -> Optional[int]:
         try:

@@ -1,7 +1,7 @@
 """Run a grid, then write a table per noise."""
 
 from datetime import date
-from typing import List, Sequence, Tuple
+from typing import Dict, List, Sequence, Tuple
 
 from tllib_ext.evaluation.openset import DEFINITIONS
 from tllib_ext.experiments.estimate import dry_run_text
@@ -9,11 +9,12 @@ from tllib_ext.experiments.grid import Cell, Grid, Noise
 from tllib_ext.experiments.paper import paper_tables, published
 from tllib_ext.experiments.pool import run_cells
 from tllib_ext.experiments.runner import check_cells, read_records
+from tllib_ext.io import read_json_lines
 from tllib_ext.report.comparison import write_comparison
-from tllib_ext.report.comparison_plots import bars_figure
+from tllib_ext.report.comparison_plots import Panel, bars_figure, lines_figure
 from tllib_ext.report.style import png_bytes
 from tllib_ext.report.table_formats import to_text
-from tllib_ext.report.tables import MEAN, Table, make_table
+from tllib_ext.report.tables import MEAN, Stat, Table, make_table, stat
 from tllib_ext.training.run_dir import Lock
 from tllib_ext.typing import Record
 
@@ -34,9 +35,12 @@ def compare(grid: Grid) -> int:
     for table in tables:
         print(to_text(table), end="\n\n")
     name = DEFINITIONS[options.metric].partition(":")[0] if ":" in DEFINITIONS[options.metric] else options.metric
-    figure = bars_figure(tables, f"{name} in %")
+    figures = {"comparison": png_bytes(bars_figure(tables, f"{name} in %"))}
+    panels = [panel for noise in grid.noises if (panel := _curves(records, noise, grid)).lines]
+    if panels:
+        figures["curves"] = png_bytes(lines_figure(panels, f"{name} in %"))
     paths = write_comparison(grid.out, "comparison", f"{name} on {grid.domains.data}", tables, records, grid.command,
-                             {"comparison": png_bytes(figure)}, notes)  # fmt: skip
+                             figures, notes)  # fmt: skip
     for note in notes:
         print(note)
     print(f"files: {', '.join(map(str, paths))}")
@@ -55,6 +59,21 @@ def run_grid(grid: Grid, cells: Sequence[Cell]) -> Tuple[List[Record], List[str]
     if not todo:
         print(f"all {len(cells)} cells in {grid.out} are finished")
     return read_records(cells, grid.out), [f"failed: {cell.name}: {error}" for cell, error in failed]
+
+
+def _curves(records: Sequence[Record], noise: Noise, grid: Grid) -> Panel:
+    """The metric at every evaluation, over tasks and seeds; no line for a method that was evaluated once."""
+    lines: Dict[str, List[Tuple[float, Stat]]] = {}
+    for variant in grid.variants:
+        values: Dict[int, List[float]] = {}
+        for record in records:
+            if (record["noise"], record["row"]) == (noise.label, variant.label) and "error" not in record:
+                for line in read_json_lines(grid.out / "cells" / record["cell"] / "results.jsonl"):
+                    values.setdefault(line["step"], []).append(line.get(grid.options.metric))
+        points = [(float(step), found) for step, some in sorted(values.items()) if (found := stat(some))]
+        if len(points) > 1:
+            lines[variant.label] = points
+    return Panel(noise.label, "step", lines)
 
 
 def noise_table(records: Sequence[Record], noise: Noise, metric: str, grid: Grid) -> Table:
@@ -82,7 +101,8 @@ def legend(records: Sequence[Record], metric: str, table: Table) -> List[str]:
     if done:
         words = {name: ", ".join(dict.fromkeys(str(record.get(name)) for record in done)) for name in _STATED}
         # Of the runs, not of today: a grid may have been continued by a later version.
-        commits = [str(found)[:10] for found in dict.fromkeys(record.get("commit") for record in done) if found]
+        found = dict.fromkeys(str(record["commit"]) for record in done if record.get("commit"))
+        commits = [name[:10] + " with uncommitted changes" * name.endswith("-dirty") for name in found]
         code = f", commit {', '.join(commits)}" if commits else ""
         frozen = " frozen" if any(record.get("freeze_backbone") for record in done) else ""
         backbone = "frozen features, bottleneck trained" if words["arch"] == "None" else words["arch"] + frozen

@@ -62,7 +62,7 @@ _option = partial(setting, group="running the grid")
 class GridOptions:
     """How a grid is run and which number its tables show."""
 
-    jobs: int = _option(1, COUNT, "cells at a time, a process with one thread each", metavar="N", basic=True)
+    jobs: int = _option(1, COUNT, "cells at a time, a process with --threads (default: 1) each", metavar="N", basic=True)
     metric: str = _option("os", TEXT, "os, os_star, unk, h_score, accuracy, auroc, …", metavar="NAME", basic=True)
     overwrite: bool = _option(False, FLAG, "start cells anew that are unfinished or have other settings", in_files=False)
     keep_models: bool = _option(False, FLAG, "keep each cell's model and checkpoint, some MB")

@@ -5,6 +5,7 @@ import signal
 import sys
 import threading
 import time
+from dataclasses import replace
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -32,11 +33,13 @@ def run_cells(
     Args:
         cells (sequence of Cell): what :func:`~tllib_ext.experiments.runner.check_cells` returned
         out (Path): each cell gets ``out/cells/<name>``
-        jobs (int): worker processes, with one thread each
+        jobs (int): worker processes, each with the threads of its cell's configuration, default one
         keep_models (bool): keep model, checkpoint and tensorboard files of each cell
         total (int, optional): size of the whole grid, for the progress bar
     """
     failed: List[Tuple[Cell, str]] = []
+    if jobs > 1:  # one process that decodes images beside each cell
+        cells = [replace(cell, config=replace(cell.config, workers=min(1, cell.config.workers))) for cell in cells]
     total = total or len(cells)
     with tqdm(total=total, initial=total - len(cells), unit="cell", dynamic_ncols=True) as bar:
         for cell, error, line in _results(cells, Path(out), max(1, min(jobs, len(cells))), keep_models):
@@ -55,7 +58,7 @@ def _results(cells: Sequence[Cell], out: Path, jobs: int, keep_models: bool) -> 
     try:
         while waiting or busy:
             while waiting and len(busy) < jobs:
-                process, connection = idle.pop() if idle else _start(out, keep_models)
+                process, connection = idle.pop() if idle else _start(out, keep_models, cells[0].config.threads or 1)
                 cell = waiting.pop()
                 busy[connection] = (process, cell)
                 connection.send(cell)
@@ -89,15 +92,15 @@ def _stop(busy: Sequence[BaseProcess], idle: Sequence[Tuple[BaseProcess, Connect
             process.kill()
 
 
-def _start(out: Path, keep_models: bool) -> Tuple[BaseProcess, Connection]:
+def _start(out: Path, keep_models: bool, threads: int) -> Tuple[BaseProcess, Connection]:
     context = get_context("spawn")
     here, there = context.Pipe()
     # Not a daemon: those may not have the processes that decode images.
-    process = context.Process(target=_serve, args=(there, out, keep_models, os.getpid()))
+    process = context.Process(target=_serve, args=(there, out, keep_models, threads, os.getpid()))
     # Read by the libraries when they are first imported: must be set before the process starts.
     names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
     before = {name: os.environ.get(name) for name in names}
-    os.environ.update({name: "1" for name in names})
+    os.environ.update({name: str(threads) for name in names})
     try:
         process.start()
     finally:
@@ -110,14 +113,14 @@ def _start(out: Path, keep_models: bool) -> Tuple[BaseProcess, Connection]:
     return process, here
 
 
-def _serve(connection: Connection, out: Path, keep_models: bool, parent: int) -> None:
+def _serve(connection: Connection, out: Path, keep_models: bool, threads: int, parent: int) -> None:
     """A worker process: receive cells, send (error, line), until the connection is closed."""
     os.setpgrp()  # Ctrl-C in the terminal is the parent's; it ends us with one SIGTERM, the run's signal to save
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     threading.Thread(target=_watch, args=(parent,), daemon=True).start()
     import torch
 
-    torch.set_num_threads(1)
+    torch.set_num_threads(threads)
     try:
         while True:
             connection.send(run_cell(connection.recv(), out, keep_models))

@@ -146,7 +146,6 @@ def cell_config(cell: Cell, folder: Path) -> RunConfig:
     return replace(
         config,
         log=str(folder),
-        eval_every=config.eval_every or COUNT_LIMIT,  # only the last evaluation enters a table
         # A short cell is quicker repeated than saved ten times; a long one is saved by the minutes.
         checkpoint_every=config.checkpoint_every or COUNT_LIMIT,
         no_report=True,

@@ -59,12 +59,13 @@ def latex_escape(text: str) -> str:
 
 
 def to_latex(table: Table) -> str:
-    """A ``tabular`` in a ``table`` (booktabs), the legend as its caption."""
+    """A ``tabular`` in a ``table`` (booktabs), caption title and metric; how it was measured is a comment."""
     lines = [r"\begin{table}", r"\centering", r"\begin{tabular}{l" + "r" * (len(table.header()) - 1) + "}", r"\toprule"]
     lines += [" & ".join(map(latex_escape, table.header())) + r" \\", r"\midrule"]
     lines += [" & ".join(cells) + r" \\" for cells in _cells(table, latex_escape, r"\textbf{{{}}}")]
-    caption = ". ".join(latex_escape(line).rstrip(".") for line in [table.title, *table.legend])
-    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", rf"\caption{{{caption}.}}", r"\end{table}"]) + "\n"
+    caption = ". ".join(latex_escape(line).rstrip(".") for line in [table.title, *table.legend[:1]])
+    how = [f"% {' '.join(line.split())}" for line in table.legend[1:]]
+    return "\n".join([*how, *lines, r"\bottomrule", r"\end{tabular}", rf"\caption{{{caption}.}}", r"\end{table}"]) + "\n"
 
 
 def to_csv(tables: Sequence[Table]) -> str:

@@ -123,6 +123,8 @@ def make_deterministic() -> None:
 
 def build(given: RunConfig) -> RunParts:
     """Open the data, draw the noise, build the networks; every error in the settings shows here, before any file."""
+    if given.threads is not None:
+        torch.set_num_threads(given.threads)
     if given.deterministic:
         make_deterministic()
     parse_hparams(given)  # an error in them shows before the data is read

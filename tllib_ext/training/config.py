@@ -177,6 +177,13 @@ class RunConfig(SettingsRecord):
     momentum: float = _training(0.9, RATE, "of SGD", metavar="M")
     weight_decay: float = _training(5e-4, NOT_NEGATIVE, "of SGD", metavar="W")
     workers: int = _training(2, WORKERS, "processes that decode images", "-j", metavar="N", **_free)
+    threads: Optional[int] = _training(
+        None,
+        COUNT,
+        "threads of PyTorch on a CPU; default: all cores that affinity and CPU quota allow (1 in a grid)",
+        metavar="N",
+        **_free,
+    )
     seed: int = _training(0, SEED, "of the initial weights, batches and augmentation", metavar="N", basic=True)
     device: str = _training("auto", TEXT, "auto, cpu, cuda, cuda:1, mps", metavar="NAME", **_free)
     deterministic: bool = _training(

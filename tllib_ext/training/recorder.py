@@ -44,11 +44,13 @@ def environment() -> Dict[str, object]:
 
 
 def _commit() -> Optional[str]:
+    """The commit of the code, with ``-dirty`` appended if files differ from it."""
     root = Path(__file__).resolve().parents[2]
     if not (root / ".git").exists():
         return None
     try:
-        out = subprocess.run(["git", "-C", str(root), "rev-parse", "HEAD"], capture_output=True, text=True, timeout=5)
+        words = ["git", "-C", str(root), "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty"]
+        out = subprocess.run(words, capture_output=True, text=True, timeout=5)
         return out.stdout.strip() or None
     except (OSError, subprocess.SubprocessError):
         return None

@@ -15,6 +15,7 @@ COMMANDS = {
     "train": "train and evaluate one method",
     "compare": "a grid of methods, tasks, noises and seeds, and its tables",
     "reproduce": "an experiment of the paper beside the published numbers",
+    "features": "write the features of a frozen backbone for -d features",
     "predict": "label new images with a finished run",
     "evaluate": "recompute every metric from a predictions file",
     "report": "draw the plots and the page of a finished run again",

@@ -6,7 +6,7 @@ import shutil
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, List, Optional, Tuple, cast
+from typing import Any, Dict, List, Optional, Tuple, cast
 
 import numpy as np
 import torch
@@ -36,7 +36,8 @@ from tllib_ext.vision.datasets.sampling import ShuffledBatches
 from tllib_ext.vision.datasets.types import PixelStore
 from tllib_ext.vision.datasets.universal import UniversalView
 from tllib_ext.vision.models.backbones import build_backbone
-from tllib_ext.vision.transforms import Augment
+from tllib_ext.vision.models.inputs import check_image_size, image_input
+from tllib_ext.vision.transforms import MEAN, STD, Augment
 
 __all__ = ["RunParts", "build", "make_deterministic", "pick_device"]
 
@@ -73,7 +74,7 @@ class RunParts:
             "skipped_images": self.skipped_images,
             "source_name": self.data.source_name,
             "target_name": self.data.target_name,
-            "image": {"resize": self.data.resize, "crop": self.data.crop, "flip": self.data.flip},
+            "image": {"resize": self.data.resize, "crop": self.data.crop, "flip": self.data.flip, **_normalisation(self.config)},
             "lists": {"source": _digest(self.noisy, self.config.root), "target": _digest(self.target.view, self.config.root)},
             "processes": world_size(),
             "in_features": _width(self.target),
@@ -211,6 +212,7 @@ def _inputs(config: RunConfig, data: Data, noisy: NoisyLabels, target_view: Univ
         return source, target, _bottleneck(int(noisy.features.shape[1]), config), None
     backbone = build_backbone(str(config.arch), config.weights, config.download)
     backbone.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    check_image_size(backbone, data.crop)
     pixels, augment = _images(config, data, noisy, 0)
     source = Domain(noisy, device, pixels, augment, show_labels=True)
     pixels, augment = _images(config, data, target_view, 1)
@@ -231,7 +233,7 @@ def _bottleneck(width: int, config: RunConfig) -> FeatureBottleneck:
 def _frozen_features(config: RunConfig, data: Data, domain: Domain, frozen: nn.Module, name: str) -> np.ndarray:
     folder = cache_dir() / "features"
     contents = files_digest(domain.view.paths, folder, config.workers)
-    key = f"features 2 {config.arch} {state_digest(frozen)} {data.resize} {data.crop} {contents}"
+    key = f"features 2 {config.arch} {state_digest(frozen)} {data.resize} {data.crop} {contents}{_normalisation(config) or ''}"
     return _extract(folder, key, frozen, domain, f"features of {name}")
 
 
@@ -258,7 +260,13 @@ def _images(config: RunConfig, data: Data, view: Any, number: int) -> Tuple[Pixe
     mode = _cache_mode(config, (len(data.source) + len(data.target)) * data.resize**2 * 3, folder)
     name = (data.source_name, data.target_name)[number]
     pixels = open_pixels(view, data.resize, mode, config.workers, f"decode {name}", folder)
-    return pixels, Augment(data.crop, data.flip, config.seed, number)
+    return pixels, Augment(data.crop, data.flip, config.seed, number, **_normalisation(config))
+
+
+def _normalisation(config: RunConfig) -> Dict[str, Tuple[float, ...]]:
+    """Mean and standard deviation of the channels where they are not ImageNet's, which earlier releases always used."""
+    found = image_input(config.arch)
+    return {} if (found.mean, found.std) == (MEAN, STD) else {"mean": found.mean, "std": found.std}
 
 
 def _cache_mode(config: RunConfig, size: int, folder: Path) -> str:

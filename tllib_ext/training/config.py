@@ -151,7 +151,8 @@ class RunConfig(SettingsRecord):
     arch: Optional[str] = _backbone(
         None,
         TEXT,
-        "resnet50 (default), other torchvision ResNets, mobilenet_v2, small_cnn, tllib:NAME, timm:NAME",
+        "resnet50 (default), other torchvision ResNets, mobilenet_v2, small_cnn, dinov2-small,\n"
+        "convnext-tiny, tllib:NAME, timm:NAME",
         "-a",
         metavar="NAME",
         basic=True,

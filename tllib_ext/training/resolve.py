@@ -10,8 +10,9 @@ from tllib_ext.split import LabelSplit
 from tllib_ext.training.config import RunConfig
 from tllib_ext.vision.datasets.builder import Data
 from tllib_ext.vision.datasets.catalog import open_data
+from tllib_ext.vision.models.inputs import image_input
 
-__all__ = ["Resolved", "resolve", "open_run_data", "parse_hparams"]
+__all__ = ["Resolved", "resolve", "open_run_data", "with_image_size", "parse_hparams"]
 
 if TYPE_CHECKING:
 
@@ -36,9 +37,14 @@ def open_run_data(config: RunConfig) -> Data:
     data = open_data(config.root, config.data, config.source, config.target, text, config.download, config.allow_outside)
     if isinstance(config.split, LabelSplit):
         data = replace(data, split=config.split)
-    if config.image_size is not None and not data.is_features:
-        data = replace(data, crop=config.image_size, resize=round(config.image_size * 8 / 7))
-    return data
+    return data if data.is_features else with_image_size(data, config.image_size, config.arch)
+
+
+def with_image_size(data: Data, size: Optional[int], arch: Optional[str]) -> Data:
+    """``data`` with images of the given size, else of the backbone's unless the data has a size of its own."""
+    if size is None and data.crop == Data.crop:
+        size = image_input(arch).size
+    return data if size in (None, data.crop) else replace(data, crop=size, resize=round(size * 8 / 7))
 
 
 def parse_hparams(config: RunConfig) -> Any:

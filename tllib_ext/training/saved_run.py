@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Dict, Optional, Union, cast
+from typing import Any, Dict, Optional, Sequence, Union, cast
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +16,7 @@ from tllib_ext.training.checkpoint import load_method, load_model
 from tllib_ext.training.predict import prediction_of_arrays
 from tllib_ext.typing import Record
 from tllib_ext.vision.models.backbones import build_backbone
-from tllib_ext.vision.transforms import Augment
+from tllib_ext.vision.transforms import MEAN, STD, Augment
 
 __all__ = ["SavedRun", "load_run"]
 
@@ -35,6 +35,7 @@ class SavedRun:
         resize (int): images are decoded to squares of this side
         crop (int): of which the network sees the centre
         device (torch.device): where both networks are
+        mean, std (sequence of float): of the channels, by which images are normalised
     """
 
     method: Method
@@ -43,6 +44,8 @@ class SavedRun:
     resize: int
     crop: int
     device: torch.device
+    mean: Sequence[float] = MEAN
+    std: Sequence[float] = STD
 
     #: images to hand to :meth:`predict` at a time
     batch = _BATCH
@@ -50,7 +53,7 @@ class SavedRun:
     @torch.no_grad()
     def predict(self, rows: Tensor) -> Prediction:
         """Predictions of images: :math:`(N, R, R, 3)` uint8 pixels, R = ``resize``; arrays on the CPU."""
-        x = Augment(self.crop).centre(rows.to(self.device))
+        x = Augment(self.crop, mean=self.mean, std=self.std).centre(rows.to(self.device))
         if self.frozen is not None:
             x = torch.cat([self.frozen(part).float() for part in x.split(_FROZEN_BATCH)])
         return prediction_of_arrays(value.cpu().numpy() for value in self.method.predict(x))
@@ -83,7 +86,7 @@ def load_run(folder: Union[str, Path], device: Union[str, torch.device] = "cpu")
     load_method(method, tensors, folder)
     for module in filter(None, (method, frozen)):
         module.to(device).eval().requires_grad_(False)
-    return SavedRun(method, frozen, split, resize, crop, device)
+    return SavedRun(method, frozen, split, resize, crop, device, image.get("mean", MEAN), image.get("std", STD))
 
 
 def _networks(metadata: Record, frozen_tensors: Dict[str, Tensor], folder: Path) -> Any:

@@ -5,7 +5,7 @@ without keeping the aspect ratio). Per batch, on the training device: crop, flip
 image is a function of (seed, step, index): the number of workers and earlier batches have no influence.
 """
 
-from typing import Tuple, TypeVar
+from typing import Sequence, Tuple, TypeVar
 
 import numpy as np
 import torch
@@ -16,7 +16,7 @@ from tllib_ext.images import as_rgb
 
 __all__ = ["MEAN", "STD", "decode", "Augment"]
 
-#: ImageNet's channel statistics, with which all pretrained backbones here were trained.
+#: ImageNet's channel statistics, with which torchvision's backbones were trained.
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
@@ -42,6 +42,7 @@ class Augment:
         crop (int): side of the result
         flip (bool): flip half of the images in training
         seed (int), domain (int): the run's seed, and a number that makes the two domains' augmentations differ
+        mean, std (sequence of float): of the channels of the backbone's pretraining images
 
     Shape:
         - rows: :math:`(N, R, R, 3)` uint8
@@ -55,10 +56,13 @@ class Augment:
         (torch.Size([2, 3, 6, 6]), torch.Size([2, 3, 6, 6]))
     """
 
-    def __init__(self, crop: int, flip: bool = True, seed: int = 0, domain: int = 0):
+    def __init__(
+        self, crop: int, flip: bool = True, seed: int = 0, domain: int = 0,
+        mean: Sequence[float] = MEAN, std: Sequence[float] = STD,
+    ):  # fmt: skip
         self.crop, self.flip, self.seed, self.domain = crop, flip, seed, domain
-        self._scale = torch.tensor([1 / (255 * s) for s in STD]).repeat(crop)
-        self._shift = torch.tensor([-m / s for m, s in zip(MEAN, STD)]).repeat(crop)
+        self._scale = torch.tensor([1 / (255 * s) for s in std]).repeat(crop)
+        self._shift = torch.tensor([-m / s for m, s in zip(mean, std)]).repeat(crop)
 
     def choices(self, slack: int, step: int, index: np.ndarray) -> Tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Top, left and whether to flip, for every image of a batch."""

@@ -1,13 +1,13 @@
 """Backbones by name, without importing any of them."""
 
-from typing import TYPE_CHECKING, Callable
+from typing import TYPE_CHECKING, Callable, Dict, Optional, Tuple
 
 from tllib_ext.registry import Registry
 
 if TYPE_CHECKING:
     from tllib_ext.vision.models.providers import BackboneLike
 
-__all__ = ["BACKBONES", "TORCHVISION"]
+__all__ = ["BACKBONES", "TORCHVISION", "SHORTCUTS"]
 
 #: torchvision's networks, each with a line of help.
 TORCHVISION = {
@@ -16,6 +16,14 @@ TORCHVISION = {
     "resnext50_32x4d": "ResNeXt-50", "wide_resnet50_2": "Wide ResNet-50",
 }  # fmt: skip
 
+#: short names of timm's networks: its name, the size of images if not timm's, a line of help.
+SHORTCUTS: Dict[str, Tuple[str, Optional[int], str]] = {
+    "dinov2-small": ("timm:vit_small_patch14_dinov2", 224, "DINOv2 ViT-S/14"),  # its paper evaluates at 224, timm has 518
+    "dinov2-base": ("timm:vit_base_patch14_dinov2", 224, "DINOv2 ViT-B/14"),
+    "vit-small": ("timm:vit_small_patch16_224", None, "ViT-S/16, ImageNet-21k"),
+    "convnext-tiny": ("timm:convnext_tiny", None, "ConvNeXt-T"),
+}
+
 #: functions ``(pretrained, download) -> module`` with ``out_features``, where ``pretrained`` loads the default weights and
 #: ``download`` allows fetching them. Entry-point group ``tllib_ext.backbones``.
 BACKBONES: "Registry[Callable[[bool, bool], BackboneLike]]" = Registry(
@@ -23,6 +31,7 @@ BACKBONES: "Registry[Callable[[bool, bool], BackboneLike]]" = Registry(
     {
         "small_cnn": ("tllib_ext.vision.models.small_cnn:build", "four layers for small pictures, weights in the package"),
         **{name: (f"torchvision:{name}", f"{text} (torchvision)") for name, text in TORCHVISION.items()},
+        **{name: (timm_name, f"{text} (timm)") for name, (timm_name, _, text) in SHORTCUTS.items()},
     },
 )
 BACKBONES.register_prefix("tllib", "tllib_ext.vision.models.providers:from_tllib", "any of tllib.vision.models")

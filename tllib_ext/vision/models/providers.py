@@ -90,7 +90,10 @@ def from_timm(name: str) -> Builder:
         timm = compat.timm()
         if name not in timm.list_models():
             raise UserError(f"unknown backbone 'timm:{name}': {closest(name, timm.list_models())[:300]}")
-        return timm.create_model(name, pretrained, num_classes=0)
+        config = timm.get_pretrained_cfg(name)
+        # Transformers of this kind then take images of any size that their patches fill.
+        dynamic = config is not None and config.fixed_input_size and name.startswith(("vit_", "eva", "deit"))
+        return timm.create_model(name, pretrained, num_classes=0, **({"dynamic_img_size": True} if dynamic else {}))
 
     return _fetched(f"timm:{name}", create, "num_features")
 

@@ -1,0 +1,105 @@
+"""From images to the files of frozen features that ``data="features"`` reads."""
+
+import os
+from pathlib import Path
+from typing import Callable, List, Optional, Sequence, cast
+
+import numpy as np
+import torch
+
+from tllib_ext.errors import UserError
+from tllib_ext.io import atomic_path
+from tllib_ext.training.build import pick_device
+from tllib_ext.training.config import RunConfig
+from tllib_ext.training.domain import Domain
+from tllib_ext.training.predict import features_of
+from tllib_ext.training.resolve import with_image_size
+from tllib_ext.typing import PathLike
+from tllib_ext.vision.datasets import DATASETS
+from tllib_ext.vision.datasets.builder import Data, DataRequest, DatasetBuilder
+from tllib_ext.vision.datasets.catalog import recognise
+from tllib_ext.vision.datasets.pixels import LazyPixels
+from tllib_ext.vision.datasets.types import ImageListLike
+from tllib_ext.vision.models.backbones import build_backbone
+from tllib_ext.vision.models.inputs import check_image_size, image_input
+from tllib_ext.vision.transforms import Augment
+
+__all__ = ["write_features"]
+
+
+class _Images:
+    """All images of a list, as a domain needs them."""
+
+    features = targets = None
+
+    def __init__(self, dataset: ImageListLike):
+        self.loader, self.paths = dataset.loader, [path for path, _ in dataset.samples]
+
+    def path(self, index: int) -> str:
+        """The file of one image."""
+        return self.paths[index]
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+
+def write_features(config: RunConfig, out: PathLike, overwrite: bool = False, say: Callable[[str], object] = print) -> List[Path]:
+    """Write ``out/<domain>.npz`` for every domain of a data folder: features of the centre crop, labels, classes, paths.
+
+    Args:
+        config (RunConfig): ``root``, ``data``, ``arch``, ``weights``, ``image_size``, ``batch_size``, ``device``, ``workers``
+        out (str): folder, made if it is absent
+        overwrite (bool): replace files that exist
+        say (callable): prints a line per domain
+
+    Returns:
+        the files
+    """
+    arch = config.arch or "resnet50"
+    name = recognise(config.root) if config.data == "auto" else config.data
+    builder = DATASETS.get(name)
+    if name == "features" or not isinstance(builder, DatasetBuilder):
+        raise UserError(f"data={name!r}: expected a folder of images whose domains are known")
+    request = DataRequest(name, config.root, allow_outside=config.allow_outside)
+    root = builder.folder(config.root, name)
+    domains = builder.domains(root)
+    files = [Path(out) / f"{domain}.npz" for domain in domains]
+    present = [file for file in files if file.exists()]
+    if present and not overwrite:
+        raise UserError(f"{present[0]} exists: choose another folder, or replace it by overwrite=True")
+    opened = [_open(builder, root, domain, domains, request) for domain in domains]
+    device = pick_device(config.device)
+    torch.manual_seed(config.seed)
+    backbone = build_backbone(arch, "none" if config.scratch else config.weights, config.download)
+    backbone.to(device, memory_format=torch.channels_last).eval()  # type: ignore[call-overload]
+    expected = image_input(arch)
+    Path(out).mkdir(parents=True, exist_ok=True)
+    for domain, file, data in zip(domains, files, opened):
+        data = with_image_size(data, config.image_size, arch)
+        check_image_size(backbone, data.crop)
+        images = _Images(data.target)
+        pixels = LazyPixels(images, data.resize, config.workers)
+        augment = Augment(data.crop, mean=expected.mean, std=expected.std)
+        features = features_of(backbone, Domain(images, device, pixels, augment), config.batch_size, domain).numpy()
+        labels = [label for _, label in data.target.samples]
+        arrays = {"features": features, "classes": np.array(data.target.classes, dtype=str),
+                  "paths": np.array([os.path.relpath(path, root) for path in images.paths])}  # fmt: skip
+        if None not in labels:
+            arrays["labels"] = np.array(cast(List[int], labels), dtype=np.int64)
+        with atomic_path(file) as draft, open(draft, "wb") as stream:
+            np.savez(stream, **arrays)
+        size = f"{data.crop} x {data.crop} of {data.resize} x {data.resize} pixels"
+        say(f"{file}: {len(images)} images, {features.shape[1]} features of {arch} at {size}")
+    return files
+
+
+def _open(builder: DatasetBuilder, root: str, domain: str, domains: Sequence[str], request: DataRequest) -> Data:
+    """The data with ``domain`` as its target, which may be unlabelled; the source is any other domain that is not."""
+    problem: Optional[UserError] = None
+    for other in domains:
+        try:
+            if other != domain:
+                return builder.open(root, other, domain, request)
+        except UserError as error:
+            problem = problem or error
+    raise problem or UserError(f"{root} holds one domain, two are needed")

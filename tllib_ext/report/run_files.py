@@ -49,8 +49,8 @@ class RunFiles:
 
     @property
     def true_rate(self) -> Optional[float]:
-        """The share of wrong source labels where the noise was simulated, else None."""
-        return None if self.config.get("noise") == "none" else self.results.get("realised_rate")
+        """The share of wrong source labels where the true ones are known, else None."""
+        return None if self.config.get("noise") == "none" and not self.config.get("labels") else self.results.get("realised_rate")
 
 
 def read_run(folder: PathLike, results: Optional[Record] = None) -> RunFiles:

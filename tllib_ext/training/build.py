@@ -29,6 +29,7 @@ from tllib_ext.training.resolve import Resolved, open_run_data, parse_hparams
 from tllib_ext.typing import Record
 from tllib_ext.vision.datasets.builder import Data
 from tllib_ext.vision.datasets.cache import files_digest, read_cached, state_digest, write_cached
+from tllib_ext.vision.datasets.labels_file import GivenLabels
 from tllib_ext.vision.datasets.noisy import NoisyLabels, uses_features
 from tllib_ext.vision.datasets.open_set import long_tail
 from tllib_ext.vision.datasets.pixels import bad_images, open_pixels, without_images
@@ -189,7 +190,12 @@ def _screen(config: RunConfig, data: Data) -> Tuple[Data, List[str]]:
 
 
 def _draw_noise(config: Resolved, data: Data, view: UniversalView, device: torch.device) -> NoisyLabels:
-    """The noise of the configuration; one that depends on features gets those of the frozen backbone, if there is one."""
+    """The labels of a file, or the noise of the configuration.
+
+    A noise that depends on features gets those of the frozen backbone, if there is one.
+    """
+    if config.labels is not None:
+        return GivenLabels(view, config.labels, config.labels_column, config.rate)
     features = None
     if config.freeze_backbone and not data.is_features and uses_features(config.noise):
         torch.manual_seed(config.seed)  # random weights are those of the run

@@ -107,6 +107,14 @@ class RunConfig(SettingsRecord):
     )
     allow_outside: bool = _data(False, FLAG, "let list files name images outside of DIR", in_files=False)
 
+    labels: Optional[str] = _data(
+        None, TEXT, "given source labels from a CSV file: path or index of the image, labels, and the true ones (clean) if known",
+        metavar="FILE",
+    )  # fmt: skip
+    labels_column: Optional[str] = _data(
+        None, TEXT, "its column of labels; several columns, A,B,C, are annotators of whom the majority counts", metavar="NAME"
+    )
+
     noise: Optional[str] = _noise(
         None,
         TEXT,

@@ -12,6 +12,7 @@ from tllib_ext.training.build import RunParts
 from tllib_ext.training.config import RunConfig
 from tllib_ext.training.resolve import parse_hparams
 from tllib_ext.typing import Record
+from tllib_ext.vision.datasets.labels_file import GivenLabels
 
 __all__ = ["hparams_table", "head", "progress_line", "tail"]
 
@@ -27,25 +28,37 @@ def hparams_table(config: RunConfig) -> str:
 
 def head(parts: RunParts, folder: Path) -> str:
     """What is about to be trained on what."""
-    config, noisy = parts.config, parts.noisy
-    matrix = noisy.realised_transition
-    spread = f"diagonal of the realised matrix {matrix.diagonal().min():.2f} to {matrix.diagonal().max():.2f}"
+    config = parts.config
     parameters = sum(p.numel() for p in parts.method.parameters())
-    draw = f"{config.noise} {config.rate:g} ({config.noise_mode}, seed {config.noise_seed})"
     seen = config.steps * config.batch_size * world_size()
     batch = f"{config.batch_size}" if world_size() == 1 else f"{world_size()} x {config.batch_size}"
     labelled, split = parts.target.view.targets is not None, parts.data.split
     classes = f"{split.num_source} classes: {', '.join(split.source_classes)}\n  the target may hold any of them, and others"
-    wrong = f"{noisy.is_flipped.sum()} of {len(noisy)} labels wrong, {noisy.realised_rate:.2%}; {spread}"
     return "\n".join([
         f"{config.method} on {config.data}: {parts.data.source_name} ({len(parts.source)} images) to "
         f"{parts.data.target_name} ({len(parts.target)} images{'' if labelled else ', unlabelled'})",
         split.table() if labelled else classes,
-        "label noise: none simulated" if config.noise == "none" else f"label noise: {draw}; {wrong}",
+        _labels_line(parts),
         f"{config.steps} steps of {batch} + {batch}: {seen / len(parts.source):.1f} passes over the source, "
         f"{seen / len(parts.target):.1f} over the target; {parameters:,} parameters on {parts.device}",
         f"files: {folder}",
     ])  # fmt: skip
+
+
+def _labels_line(parts: RunParts) -> str:
+    """Where the source labels come from, and how many are wrong if that is known."""
+    config, noisy = parts.config, parts.noisy
+    if isinstance(noisy, GivenLabels):
+        draw = f"labels: {config.labels}, {', '.join(noisy.columns)}; methods are told the rate {noisy.rate:g}"
+        if len(noisy.columns) > 1:
+            draw += f"; annotators agree on {noisy.agreement.mean():.1%} of their labels"
+    else:
+        draw = f"label noise: {config.noise} {config.rate:g} ({config.noise_mode}, seed {config.noise_seed})"
+    if noisy.truth is None:
+        return draw if isinstance(noisy, GivenLabels) else "label noise: none simulated"
+    diagonal = noisy.realised_transition.diagonal()
+    spread = f"diagonal of the realised matrix {diagonal.min():.2f} to {diagonal.max():.2f}"
+    return f"{draw}; {noisy.is_flipped.sum()} of {len(noisy)} labels wrong, {noisy.realised_rate:.2%}; {spread}"
 
 
 def progress_line(record: Record) -> str:

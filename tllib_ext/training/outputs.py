@@ -17,6 +17,7 @@ from tllib_ext.training.build import RunParts
 from tllib_ext.training.feature_map import Subset, choose, groups_of, tsne
 from tllib_ext.training.predict import over_domain
 from tllib_ext.typing import Record
+from tllib_ext.vision.datasets.labels_file import GivenLabels
 from tllib_ext.vision.datasets.noises import write_transition
 
 __all__ = ["RunOutputs", "compute_outputs", "write_outputs"]
@@ -72,9 +73,11 @@ def write_outputs(parts: RunParts, folder: Path, outputs: RunOutputs) -> Record:
         what belongs in ``results.json``: how well wrong labels were found, where they are known, and the estimated rate
     """
     noisy, split = parts.noisy, parts.data.split
-    clean = None if parts.config.noise == "none" else noisy.clean_targets
+    clean = noisy.truth
     model = _label_model(parts)
     posterior = None if model is None else model.responsibilities
+    if isinstance(noisy, GivenLabels) and len(noisy.columns) > 1:  # annotators who disagree are evidence like the model's
+        posterior = noisy.votes if posterior is None else (posterior + noisy.votes) / 2
     audit = audit_labels(outputs.audit, noisy.targets, posterior, outputs.fallback)
     write_suspects(folder / "suspects.csv", noisy.paths, noisy.targets, audit, split, clean)
     results: Record = {} if clean is None else audit_quality(audit, noisy.targets, clean)

@@ -59,6 +59,10 @@ def resolve(config: RunConfig, data: Optional[Data] = None) -> Resolved:
     glyphs, is_features = data.name == "Glyphs", data.is_features
     if is_features and (config.freeze_backbone or config.arch or config.image_size):
         raise UserError("data='features' has no backbone and no images: leave out arch, freeze_backbone and image_size")
+    if config.labels is not None and config.noise not in (None, "none"):
+        raise UserError(f"labels={config.labels!r} are used as they are: leave out noise={config.noise!r}")
+    if config.labels_column is not None and config.labels is None:
+        raise UserError(f"labels_column={config.labels_column!r}: give the file with it (labels)")
     steps = config.steps or (300 if glyphs else 1000 if is_features or config.freeze_backbone else 5001)
     if METHODS.get(config.method).training_free:
         steps = 1
@@ -69,7 +73,7 @@ def resolve(config: RunConfig, data: Optional[Data] = None) -> Resolved:
         target=data.target_name,
         split=data.split,
         image_size=None if is_features or (glyphs and config.image_size is None) else data.crop,
-        noise=config.noise or ("pair" if glyphs else "none"),
+        noise=config.noise or ("pair" if glyphs and config.labels is None else "none"),
         preset=config.preset or next(iter(METHODS.get(config.method).presets)),
         hparams=asdict(hparams),
         arch=None if is_features else config.arch or ("small_cnn" if glyphs else "resnet50"),

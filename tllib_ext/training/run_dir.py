@@ -32,6 +32,8 @@ def run_folder(config: RunConfig) -> Path:
             raise UserError(f"{folder} holds a finished run: add overwrite=True, or choose another log folder")
         return folder
     noise = "clean" if config.noise == "none" else f"{Path(str(config.noise)).stem}_{config.rate:g}"
+    if config.labels is not None:
+        noise = "_".join([Path(config.labels).stem, *(config.labels_column or "").split(",")]).rstrip("_")
     task = f"{config.source}2{config.target}"
     parts = [config.data.replace(":", "-"), task, noise, config.method.replace(":", "-"), f"seed{config.seed}"]
     folder, number = Path("runs") / "_".join(parts), 1

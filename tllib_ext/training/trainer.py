@@ -27,6 +27,7 @@ from tllib_ext.training.recorder import Recorder
 from tllib_ext.training.run_dir import Lock, Stopper, check_folder, differences, read_config, run_folder
 from tllib_ext.training.tensorboard import add_evaluation
 from tllib_ext.typing import Record
+from tllib_ext.vision.datasets.labels_file import GivenLabels
 
 __all__ = ["Outcome", "train"]
 
@@ -259,6 +260,10 @@ class _Training:
         results = {key: getattr(config, key) for key in keys}
         results["split"] = str(config.split)
         results.update(realised_rate=noisy.realised_rate, realised_transition=noisy.realised_transition.tolist())
+        if isinstance(noisy, GivenLabels):
+            results.update(labels=config.labels, labels_column=config.labels_column, annotator_agreement=noisy.agreement.mean())
+            if noisy.truth is None:
+                results.update(realised_rate=None, realised_transition=None)
         results.update({key: value for key, value in self.last["record"].items() if key != "step"})
         results.update(processes=world_size(), skipped_steps=self.skipped, skipped_images=len(self.parts.skipped_images))
         scored = [line for line in self.recorder.lines() if line.get("os") is not None]

@@ -168,6 +168,8 @@ class NoisyLabels:
             self.transition = transition_matrix(noise, rate, k, seed=seed, options=options)
             self.targets = draw_labels(clean, self.transition, seed, mode)
         self.clean_targets, self.is_flipped = clean, self.targets != clean
+        #: true labels for the evaluation of an audit; None where no noise was simulated
+        self.truth: Optional[np.ndarray] = None if noise == "none" else clean
         #: the expected share of wrong labels in this list, and the share that is wrong
         self.rate = float(1.0 - np.append(self.transition.diagonal(), 0.0)[clean].mean())  # an image of no class is never right
         self.realised_rate = float(self.is_flipped.mean())

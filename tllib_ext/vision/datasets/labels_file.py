@@ -1,0 +1,148 @@
+"""Source labels as people gave them, from a CSV file: one annotator or several, the true class for evaluation only."""
+
+import csv
+from typing import Dict, List, Optional, Sequence, Tuple
+
+import numpy as np
+
+from tllib_ext.errors import UserError, closest
+from tllib_ext.io import TEXT, open_text, read_columns
+from tllib_ext.typing import PathLike
+from tllib_ext.vision.datasets.noisy import NoisyLabels
+from tllib_ext.vision.datasets.universal import UniversalView
+
+__all__ = ["GivenLabels", "majority"]
+
+#: the column that names the image, and the one with its true class
+KEYS, TRUTH = ("path", "index"), ("clean", "true")
+
+
+class GivenLabels(NoisyLabels):
+    r"""A source view with the labels of a CSV file.
+
+    The file has a header. Column ``path`` names the image, by its path or the last parts of it, or column ``index`` by
+    its position in the source list. Labels are class names, or positions in the data set's classes. A column ``clean``
+    or ``true`` holds the true class; it is used for evaluation only.
+
+    Args:
+        view (UniversalView): the source; its own labels only decide which images belong to it
+        file (str): the CSV file
+        columns (str, optional): the column of the given labels, or several, separated by commas: one per annotator, of
+            whom the majority counts. Default: the only column besides path and true class
+        rate (float): share of wrong labels that methods are told
+
+    Attributes: those of :class:`NoisyLabels`; ``truth`` is None without a column of true classes. ``votes``: :math:`(N, K)`
+    share of annotators by class; ``agreement``: :math:`(N, )` share that gave the label in use.
+    """
+
+    def __init__(self, view: UniversalView, file: PathLike, columns: Optional[str] = None, rate: float = 0.0):
+        if view.role != "source":
+            raise UserError("given labels belong to the source: target labels are for evaluation only")
+        self.view, self.noise, self.mode, self.rate = view, "none", "given", rate
+        key, given, truth = _choose(file, columns)
+        names = [key, *given, *([truth] if truth else [])]
+        table = read_columns(file, dict.fromkeys(names, TEXT), names)
+        rows = _rows_of(view, table[key], key, str(file))
+        labels = _Reader(view)
+        several = np.stack([labels(table[name][rows], f"{file}, column {name}") for name in given])
+        self.columns = given
+        self.targets, self.votes = majority(several, view.split.num_source)
+        self.agreement: np.ndarray = self.votes[np.arange(len(rows)), self.targets]
+        empty = np.flatnonzero(np.bincount(self.targets, minlength=view.split.num_source) == 0)
+        if len(empty):
+            raise UserError(
+                f"{file}: no image has the label {view.split.source_classes[empty[0]]!r}; check the file and the split"
+            )
+        known = None if truth is None else labels(table[truth][rows], f"{file}, column {truth}", or_unknown=True)
+        self.truth: Optional[np.ndarray] = known
+        self.clean_targets = self.targets if known is None else known
+        self.is_flipped = self.targets != self.clean_targets
+        self.realised_rate = float(self.is_flipped.mean())
+        self.transition = np.eye(view.split.num_source)
+        self.transition = self.realised_transition
+
+
+def majority(several: np.ndarray, num_classes: int) -> Tuple[np.ndarray, np.ndarray]:
+    r"""The label that most annotators gave, and the share of annotators by class; the earlier annotator decides a tie.
+
+    Shape:
+        - several: :math:`(A, N)` labels; returns :math:`(N, )` and :math:`(N, K)`
+
+    Examples::
+
+        >>> majority(np.array([[0, 2], [1, 1], [1, 0]]), 3)[0].tolist()
+        [1, 2]
+    """
+    place, votes = np.arange(several.shape[1]), np.zeros((several.shape[1], num_classes))
+    for labels in several:
+        votes[place, labels] += 1 / len(several)
+    label = several[-1]
+    for earlier in several[-2::-1]:
+        label = np.where(votes[place, earlier] >= votes[place, label] - 1e-9, earlier, label)
+    return label, votes
+
+
+def _choose(file: PathLike, columns: Optional[str]) -> Tuple[str, List[str], Optional[str]]:
+    """The columns of the image, of the given labels and of the true class."""
+    with open_text(file) as stream:
+        header = next(csv.reader(stream), [])
+    key = next((name for name in KEYS if name in header), None)
+    if key is None:
+        raise UserError(f"{file} has no column path and no column index: expected a header such as path,label")
+    truth = next((name for name in TRUTH if name in header), None)
+    others = [name for name in header if name not in (*KEYS, truth)]
+    given = [name.strip() for name in columns.split(",")] if columns else others
+    if not columns and len(given) != 1:
+        found = f"the label columns {', '.join(others)}" if others else "no column of labels"
+        raise UserError(f"{file} has {found}: name the one to use, or several annotators (labels_column)")
+    for name in given:
+        if name not in header:
+            raise UserError(f"{file} has no column {name!r}: {closest(name, others)}")
+        if name == key:
+            raise UserError(f"{file}: column {name!r} names the images and cannot be the label")
+    return key, given, None if truth in given else truth
+
+
+def _rows_of(view: UniversalView, keys: Sequence[str], key: str, file: str) -> np.ndarray:
+    """The row of every image of the view."""
+    table: Dict[str, int] = {}
+    for row, cell in enumerate(keys):
+        name = str(cell).replace("\\", "/").removeprefix("./")
+        if table.setdefault(name, row) != row:
+            raise UserError(f"{file}: {key} {name!r} is in two rows")
+    rows, absent, owner = [], [], {}
+    for position, path in enumerate(view.paths):
+        name: Optional[str] = str(view.indices[position]) if key == "index" else path.replace("\\", "/")
+        while name is not None and name not in table:  # shorten by the first folder
+            name = name.partition("/")[2] or None
+        if name is None:
+            absent.append(path if key == "path" else str(view.indices[position]))
+            continue
+        if owner.setdefault(name, path) != path:
+            raise UserError(f"{file}: {key} {name!r} fits two images, {owner[name]} and {path}: write more of the path")
+        rows.append(table[name])
+    if absent:
+        some = f"{len(absent)} of {len(view)} source images have no row"
+        raise UserError(f"{file}: {some}, the first is {absent[0]}: expected a row with its {key}")
+    return np.array(rows)
+
+
+class _Reader:
+    """Reads cells as labels of the split: class names, or positions in the data set's classes."""
+
+    def __init__(self, view: UniversalView):
+        self.split, names = view.split, [str(name) for name in view.dataset.classes]
+        self.names = {**{str(k): name for k, name in enumerate(names)}, **{name: name for name in names}}
+
+    def __call__(self, cells: np.ndarray, where: str, or_unknown: bool = False) -> np.ndarray:
+        labels = {}
+        for cell in dict.fromkeys(cells.tolist()):
+            name = self.names.get(str(cell).strip(), str(cell).strip())
+            label = self.split.source_index(name)
+            if label is None and or_unknown and name:
+                label = self.split.unknown
+            if label is None:
+                found = f"the label {name!r} is no source class" if name else "an image has no label"
+                raise UserError(f"{where}: {found}: {closest(name, self.split.source_classes)}")
+            labels[cell] = label
+        return np.array([labels[cell] for cell in cells.tolist()], dtype=np.int64)

@@ -24,6 +24,7 @@ METHODS: "Registry[Type[Method]]" = Registry(
         "divergence": ("tllib_ext.methods.divergence:Divergence", "the paper (CVPR 2021): divergence of two classifier heads"),
         "etn": ("tllib_ext.methods.etn:Etn", "ETN (CVPR 2019): source weighted by transferability, partial"),
         "jocor": ("tllib_ext.methods.jocor:JoCoR", "JoCoR (CVPR 2020): two networks, joint loss, samples of small joint loss"),
+        "lead": ("tllib_ext.methods.lead:Lead", "LEAD (CVPR 2024), GLC, GLC++: source-free, pseudo-labels of the whole target"),
         "mixture": ("tllib_ext.methods.mixture:Mixture", "label model and target model (ours) on features, no training"),
         "ovanet": ("tllib_ext.methods.ovanet:OVANet", "OVANet (ICCV 2021): one-vs-all classifiers detect unknown"),
         "source_only": ("tllib_ext.methods.source_only:SourceOnly", "cross entropy on the given source labels, no adaptation"),

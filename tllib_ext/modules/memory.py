@@ -8,17 +8,50 @@ from torch import Tensor, nn
 
 from tllib_ext.distributed import gather_rows, rank, world_size
 
-__all__ = ["FeatureBank", "gather_with_grad"]
+__all__ = ["SampleRows", "FeatureBank", "gather_with_grad"]
 
 
-class FeatureBank(nn.Module):
-    r"""The last seen L2-normalised feature of every target image, zeros where an image was not seen yet.
-
-    The rows are a buffer: they move with the device and belong to the state, which may be loaded before
-    :meth:`resize` was called. No gradient goes into them.
+class SampleRows(nn.Module):
+    """A row of numbers for every target image: a buffer, which may be loaded before :meth:`resize` was called.
 
     Args:
-        features_dim (int): width D of a feature
+        width (int): length of a row
+
+    Examples::
+
+        >>> memory = SampleRows(2); memory.resize(3); memory.rows.shape
+        torch.Size([3, 2])
+    """
+
+    rows: Tensor
+
+    def __init__(self, width: int):
+        super().__init__()
+        self.register_buffer("rows", torch.zeros(0, width))
+
+    def resize(self, num_samples: int) -> None:
+        """Zeros for ``num_samples`` images."""
+        self.rows = self.rows.new_zeros(num_samples, self.rows.shape[1])
+
+    @torch.no_grad()
+    def write(self, rows: Tensor, index: Tensor) -> None:
+        """Overwrite the rows of the global batch; all processes end up with the same memory."""
+        self.rows.index_copy_(0, gather_rows(index), gather_rows(rows.float()))
+
+    def _load_from_state_dict(self, state_dict: Dict[str, Tensor], prefix: str, *args: Any) -> None:
+        saved = state_dict.get(f"{prefix}rows")
+        if saved is not None and saved.ndim == 2 and saved.shape[1] == self.rows.shape[1]:
+            self.resize(len(saved))  # a trained model is loaded without knowing how many target images there were
+        super()._load_from_state_dict(state_dict, prefix, *args)
+
+
+class FeatureBank(SampleRows):
+    r"""The last seen L2-normalised feature of every target image, zeros where an image was not seen yet.
+
+    No gradient goes into the rows.
+
+    Args:
+        width (int): width D of a feature
 
     Examples::
 
@@ -29,16 +62,6 @@ class FeatureBank(nn.Module):
                 [0.6000, 0.8000],
                 [0.0000, 0.0000]])
     """
-
-    rows: Tensor
-
-    def __init__(self, features_dim: int):
-        super().__init__()
-        self.register_buffer("rows", torch.zeros(0, features_dim))
-
-    def resize(self, num_samples: int) -> None:
-        """Empty the bank and make room for ``num_samples`` images."""
-        self.rows = self.rows.new_zeros(num_samples, self.rows.shape[1])
 
     def neighbours(self, f: Tensor, index: Tensor) -> Tensor:
         r"""Cosine similarity of each image of the batch to everything that may be its neighbour.
@@ -61,17 +84,9 @@ class FeatureBank(nn.Module):
         own = torch.zeros_like(batch, dtype=torch.bool).index_put_((mine, rank() * len(f) + mine), torch.tensor(True))
         return torch.cat([old, batch.masked_fill(own, -1.0)], dim=1)
 
-    @torch.no_grad()
-    def write(self, f: Tensor, index: Tensor) -> None:
-        """Overwrite the rows of the global batch; all processes end up with the same bank."""
-        f, index = gather_rows(f.float()), gather_rows(index)
-        self.rows.index_copy_(0, index, nn.functional.normalize(f, dim=1))
-
-    def _load_from_state_dict(self, state_dict: Dict[str, Tensor], prefix: str, *args: Any) -> None:
-        saved = state_dict.get(f"{prefix}rows")
-        if saved is not None and saved.ndim == 2 and saved.shape[1] == self.rows.shape[1]:
-            self.resize(len(saved))  # a trained model is loaded without knowing how many target images there were
-        super()._load_from_state_dict(state_dict, prefix, *args)
+    def write(self, rows: Tensor, index: Tensor) -> None:
+        """Overwrite the rows of the global batch by unit vectors; all processes end up with the same bank."""
+        super().write(nn.functional.normalize(rows.float(), dim=1), index)
 
 
 class _Gather(torch.autograd.Function):

@@ -76,7 +76,8 @@ def lead_labels(
         c_{ik} = \sqrt{(1 - e^{-[e_i T_k]_+})\, e^{[e_i S_k]_+ - 1}}, \qquad
         \theta_{ik} = a_k + c_{ik} [\mu_2 - a_k]_+, \qquad \hat k_i = \arg\max_k c_{ik}
 
-    unknown iff :math:`r_i \ge \theta_i = \theta_{i \hat k_i}`; weight :math:`1 - (1 + (r_i - \theta_i)^2 / \alpha)^{-(\alpha + 1)/2}`.
+    unknown iff :math:`r_i \ge \theta_i = \theta_{i \hat k_i}`; its weight is
+    :math:`1 - (1 + (r_i - \theta_i)^2 / \alpha)^{-(\alpha + 1)/2}`.
 
     Args:
         e (numpy.ndarray), p (numpy.ndarray): features :math:`(N, D)` and probabilities :math:`(N, K)`

@@ -1,14 +1,32 @@
 r"""Expectation-maximisation of class prototypes and the label-transition matrix, leave-one-out."""
 
 from dataclasses import dataclass
-from typing import Iterator, Optional
+from typing import Iterator, NamedTuple, Optional
 
 import numpy as np
 
-__all__ = ["EMStep", "em_steps", "expected_counts", "transition_from_counts", "held_out_log_likelihood", "posterior"]
+__all__ = ["STRUCTURES", "EMStep", "Structure", "em_steps", "expected_counts", "transition_from_counts", "posterior", "softmax"]
+
+
+class Structure(NamedTuple):
+    """A family of noise models: the discount of :func:`transition_from_counts`, and whether wrong labels also follow the
+    image, that is, prefer the classes that it resembles."""
+
+    discount: float
+    similar: bool = False
+
+
+STRUCTURES = {
+    "shared": Structure(float("inf")),
+    "sparse": Structure(2.0),
+    "free": Structure(0.5),
+    "similar": Structure(float("inf"), True),
+    "mixed": Structure(0.5, True),
+}
 
 _SMOOTH = 0.5  # pseudo-labels per class from the pooled matrix: keeps every probability positive
 _TEMPERATURES = np.geomspace(0.01, 0.6, 18)
+_FACTORS = np.array([1 / 1.15, 1 / 1.04, 1.0, 1.04, 1.15])
 
 
 @dataclass
@@ -20,6 +38,8 @@ class EMStep:
     responsibilities: np.ndarray
     temperature: float
     transition: np.ndarray
+    similar: float  # share of the wrong labels that follow the image
+    probabilities: np.ndarray  # of the classes, from the features alone
     score: float = float("-inf")  # log-likelihood plus log prior of the matrix, by which steps are compared
 
 
@@ -84,7 +104,8 @@ def _leave_one_out_cosine(g: np.ndarray, r: np.ndarray) -> np.ndarray:
     return (dot - r) / np.sqrt(np.maximum(norm, 1e-6))
 
 
-def _softmax(s: np.ndarray, temperature: float) -> np.ndarray:
+def softmax(s: np.ndarray, temperature: float) -> np.ndarray:
+    """Class probabilities of the scores ``s`` at a temperature."""
     p = s * np.float32(1 / temperature)
     p -= p.max(1, keepdims=True)
     np.exp(p, out=p)
@@ -92,16 +113,31 @@ def _softmax(s: np.ndarray, temperature: float) -> np.ndarray:
     return p
 
 
+def _follow_image(p: np.ndarray, y: np.ndarray, likelihood: np.ndarray, matrix: np.ndarray, share: float) -> np.ndarray:
+    r"""The likelihood of the labels when a ``share`` of the wrong ones follows the image.
+
+    Such a label is j with probability :math:`p_{ij} / (1 - p_{ik})` where k is the true class: hard images are mistaken
+    for what they resemble.
+    """
+    rows = np.arange(len(y))
+    wrong = (1 - np.diag(matrix)).astype(np.float32)
+    similar = wrong * np.minimum(p[rows, y][:, None] / np.maximum(1 - p, np.float32(1e-6)), 1)
+    mixture = np.float32(1 - share) * likelihood + np.float32(share) * similar
+    mixture[rows, y] = likelihood[rows, y]
+    return mixture
+
+
 def em_steps(
     g: np.ndarray,
     y: np.ndarray,
     bounds: np.ndarray,
     r: np.ndarray,
-    discount: float,
+    structure: Structure,
     limit: int,
     temperature: Optional[float] = None,
     seen: Optional[np.ndarray] = None,
     tolerance: float = 2e-3,
+    similar: float = 0.5,
 ) -> Iterator[EMStep]:
     r"""Alternate prototypes, temperature, matrix and responsibilities; one :class:`EMStep` at a time.
 
@@ -110,43 +146,59 @@ def em_steps(
         y (numpy.ndarray): observed labels, sorted
         bounds (numpy.ndarray): positions where the labels change, with 0 and N
         r (numpy.ndarray): responsibilities to start from
-        discount (float): :math:`\delta` of :func:`transition_from_counts`
+        structure (Structure): the family of noise models
         limit (int): largest number of steps
         temperature (float, optional): to start from; searched on a grid if None
         seen (numpy.ndarray, optional): mask of samples whose label may be used; the others are scored in ``held_out``
         tolerance (float, optional): stop when responsibilities change less (mean L1). Default: 2e-3
+        similar (float, optional): share of wrong labels that follow the image, to start from. Default: 0.5
     """
     weight = None if seen is None else seen.astype(np.float32)[:, None]
+    rows = np.arange(len(y))
+    if not structure.similar:
+        similar = 0.0
     for _ in range(limit):
         s = _leave_one_out_cosine(g, r)
-        counts = expected_counts(r if weight is None else r * weight, bounds)
-        likelihood = _label_likelihood(r, y, counts, discount)
+        counts = expected_counts(r, bounds)
+        matrix = transition_from_counts(counts, structure.discount)
+        by_class = _label_likelihood(r, y, counts, structure.discount)
         score: Optional[float] = None
-        for t in _TEMPERATURES if temperature is None else (temperature / 1.15, temperature, temperature * 1.15):
-            candidate = _softmax(s, t)
-            evidence = np.einsum("nk,nk->n", candidate, likelihood)
+        for t in _TEMPERATURES if temperature is None else temperature * _FACTORS:
+            candidate = softmax(s, t)
+            label = _follow_image(candidate, y, by_class, matrix, similar) if similar else by_class
+            evidence = np.einsum("nk,nk->n", candidate, label)
             value = float(np.log(evidence if seen is None else evidence[seen]).sum(dtype=np.float64))
             if score is None or value > score:
-                score, temperature, p = value, float(t), candidate
+                score, temperature, p, likelihood = value, float(t), candidate, label
         assert score is not None and temperature is not None
-        matrix = transition_from_counts(counts, discount)
-        out = 0.0 if seen is None else held_out_log_likelihood(p[~seen], matrix, y[~seen])
-        new = p * likelihood if weight is None else np.where(weight > 0, p * likelihood, p)
+        out = 0.0
+        if seen is not None:
+            hidden = matrix.T.astype(np.float32)[y[~seen]]
+            if similar:
+                hidden = _follow_image(p[~seen], y[~seen], hidden, matrix, similar)
+            out = float(np.log(np.einsum("nk,nk->n", p[~seen], hidden)).sum(dtype=np.float64))
+        new = p * likelihood
         new /= new.sum(1, keepdims=True)
+        if weight is not None:
+            new *= weight  # hidden labels and their samples take no part
+        if similar:
+            total = float(new.sum() - new[rows, y].sum())
+            by_matrix = new * (np.float32(1 - similar) * by_class / likelihood)
+            by_matrix[rows, y] = 0
+            similar = float(np.clip(1 - (by_matrix.sum() + 0.5) / (total + 1), 0.01, 0.99))
         change = float(np.abs(new - r).sum(dtype=np.float64)) / len(y)
         r = new
-        yield EMStep(score, out, r, temperature, matrix)
+        yield EMStep(score, out, r, temperature, matrix, similar, p)
         if change < tolerance:
             return
 
 
-def held_out_log_likelihood(p: np.ndarray, matrix: np.ndarray, y: np.ndarray) -> float:
-    """Log-likelihood of labels that took no part in the estimate."""
-    return float(np.log(np.einsum("nk,nk->n", p, matrix.T[y])).sum())
-
-
-def posterior(g: np.ndarray, y: np.ndarray, sums: np.ndarray, matrix: np.ndarray, temperature: float) -> np.ndarray:
+def posterior(
+    g: np.ndarray, y: np.ndarray, sums: np.ndarray, matrix: np.ndarray, temperature: float, similar: float = 0.0
+) -> np.ndarray:
     """Responsibilities of samples that took no part in the prototypes ``sums``."""
     unit = sums / np.maximum(np.linalg.norm(sums, axis=1, keepdims=True), 1e-12)
-    r = _softmax(g @ unit.T.astype(np.float32), temperature) * matrix.T.astype(np.float32)[y]
+    p = softmax(g @ unit.T.astype(np.float32), temperature)
+    likelihood = matrix.T.astype(np.float32)[y]
+    r = p * (_follow_image(p, y, likelihood, matrix, similar) if similar else likelihood)
     return r / r.sum(1, keepdims=True)

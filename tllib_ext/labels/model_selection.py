@@ -5,24 +5,22 @@ from typing import Dict, List, Optional, Tuple
 
 import numpy as np
 
-from tllib_ext.labels.em import EMStep, em_steps
-from tllib_ext.labels.embedding import evenly_spaced, rescale
+from tllib_ext.labels.em import STRUCTURES, EMStep, em_steps
+from tllib_ext.labels.embedding import Axes, evenly_spaced
 from tllib_ext.labels.initialisation import rate_log_prior
 from tllib_ext.typing import Record
 
 __all__ = [
-    "STRUCTURES",
     "Candidate",
     "SortedSamples",
     "select_rank",
     "fit_structure",
     "run_em",
     "cross_validate",
+    "label_folds",
     "noise_free_candidate",
 ]
 
-#: Discounts of :func:`~tllib_ext.labels.em.transition_from_counts`.
-STRUCTURES = {"shared": float("inf"), "sparse": 2.0, "free": 0.5}
 _FIRST = 3  # earlier steps still depend on the initialisation, which has seen every label
 _STEPS = 16
 _FOLDS = 4
@@ -36,6 +34,7 @@ class SortedSamples:
     g: np.ndarray
     y: np.ndarray
     bounds: np.ndarray
+    z: np.ndarray  # coordinates that are not whitened, for the discriminative view
 
     def wrong_probability(self, r: np.ndarray) -> np.ndarray:
         """Probability that the observed label is wrong."""
@@ -57,7 +56,7 @@ class SortedSamples:
     def take(self, rows: np.ndarray) -> "SortedSamples":
         """The samples at these positions."""
         y = self.y[rows]
-        return SortedSamples(self.g[rows], y, np.searchsorted(y, np.arange(len(self.bounds))))
+        return SortedSamples(self.g[rows], y, np.searchsorted(y, np.arange(len(self.bounds))), self.z[rows])
 
 
 @dataclass
@@ -112,35 +111,40 @@ def fit_structure(data: SortedSamples, points: Dict[str, np.ndarray], structure:
     return sorted(found, key=lambda c: -c.best.score)
 
 
-def select_rank(part: SortedSamples, scale: np.ndarray) -> int:
+def select_rank(part: SortedSamples, axes: Axes) -> int:
     """How many directions to whiten: what predicts a label best from the mean features of the other labels."""
     classes = len(part.bounds) - 1
     scores = {}
     for rank in (classes, 3 * classes, 9 * classes):
-        g = rescale(part.g, scale, rank)
-        scores[rank] = next(em_steps(g, part.y, part.bounds, part.one_hot(), np.inf, 1)).log_likelihood
+        g = axes.rescale(part.z, rank)
+        scores[rank] = next(em_steps(g, part.y, part.bounds, part.one_hot(), STRUCTURES["shared"], 1)).log_likelihood
     return max(scores, key=lambda rank: scores[rank])
 
 
 def noise_free_candidate(data: SortedSamples, seed: int) -> Candidate:
     """The candidate without label noise, scored in the same way."""
-    best = next(em_steps(data.g, data.y, data.bounds, data.one_hot(), np.inf, 1))
+    best = next(em_steps(data.g, data.y, data.bounds, data.one_hot(), STRUCTURES["shared"], 1))
     best.responsibilities = data.one_hot()
     candidate = Candidate("shared", "trust", best, [])
     cross_validate(data, candidate, seed, 1)
     return candidate
 
 
+def label_folds(data: SortedSamples, seed: int) -> np.ndarray:
+    """The fold of each sample whose label is hidden together."""
+    return np.random.default_rng(seed).permutation(len(data.y)) % _FOLDS
+
+
 def cross_validate(data: SortedSamples, candidate: Candidate, seed: int, limit: int = _FOLD_STEPS) -> None:
     """Held-out likelihood of a candidate, and the standard error of its rate by the delete-a-group jackknife."""
-    n = len(data.y)
-    fold = np.random.default_rng(seed).permutation(n) % _FOLDS
-    discount, temperature = STRUCTURES[candidate.structure], candidate.best.temperature
+    n, fold = len(data.y), label_folds(data, seed)
+    structure, best = STRUCTURES[candidate.structure], candidate.best
     total, rates = 0.0, []
     for k in range(_FOLDS):
         seen = fold != k
         r = candidate.best.responsibilities * seen.astype(np.float32)[:, None]
-        last = list(em_steps(data.g, data.y, data.bounds, r, discount, limit, temperature, seen, 5e-3))[-1]
+        steps = em_steps(data.g, data.y, data.bounds, r, structure, limit, best.temperature, seen, 5e-3, best.similar)
+        last = list(steps)[-1]
         total += last.held_out
         rates.append(float(data.wrong_probability(last.responsibilities)[seen].mean()))
     candidate.held_out = total + rate_log_prior(candidate.best.responsibilities, data.bounds)

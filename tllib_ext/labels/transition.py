@@ -38,19 +38,21 @@ from typing import TYPE_CHECKING, Dict, List, Optional, Sequence, Tuple, cast
 import numpy as np
 
 from tllib_ext.errors import UserError
-from tllib_ext.labels.em import posterior, transition_from_counts
-from tllib_ext.labels.embedding import embed, rescale
+from tllib_ext.labels.discriminative import Ridge, fit_views
+from tllib_ext.labels.em import STRUCTURES, posterior, transition_from_counts
+from tllib_ext.labels.embedding import evenly_spaced, principal_axes
 from tllib_ext.labels.initialisation import initial_responsibilities, order_by_label
 from tllib_ext.labels.model_selection import (
-    STRUCTURES,
     Candidate,
     SortedSamples,
     cross_validate,
     fit_structure,
+    label_folds,
     noise_free_candidate,
     run_em,
     select_rank,
 )
+from tllib_ext.labels.uncertainty import doubtful_labels, rate_bounds
 from tllib_ext.typing import Record, Values
 
 if TYPE_CHECKING:
@@ -58,6 +60,7 @@ if TYPE_CHECKING:
 
 __all__ = ["LabelModel", "estimate_labels"]
 
+_MANY = 150  # from so many classes on, only the class-conditional structures and the labels as initialisation are tried
 _MARGIN = 5.0  # nats by which noise must explain hidden labels better than no noise does
 
 
@@ -72,6 +75,12 @@ class LabelModel:
         confidence (numpy.ndarray): its probability, :math:`(N,)`
         rate (float): expected share of wrong labels
         rate_std (float): its standard error (jackknife over label folds and posterior variance)
+        rate_interval (tuple): 95 % interval of the rate; it also covers what these features cannot tell
+            (:func:`~tllib_ext.labels.uncertainty.rate_bounds`)
+        rate_known (bool): whether that interval is narrow enough to act on. If not and ``start`` is ``trust``, noise that
+            follows the image cannot be told from classes that overlap: no label is changed, doubtful ones weigh less, and
+            ``rate`` is a convention, half of the share that a classifier would contest
+        out_of_sample (numpy.ndarray): probabilities of the given labels, predicted for each sample without it, :math:`(N, K)`
         log_likelihood (float): leave-one-out log-likelihood of the observed labels
         temperature (float): :math:`T`
         structure (str): ``shared``, ``sparse`` or ``free``
@@ -92,6 +101,9 @@ class LabelModel:
     start: str
     trace: List[Dict[str, float]] = field(default_factory=list)
     candidates: List[Record] = field(default_factory=list)
+    rate_interval: Tuple[float, float] = (0.0, 1.0)
+    rate_known: bool = True
+    out_of_sample: np.ndarray = field(default_factory=lambda: np.zeros((0, 0), dtype=np.float32))
 
     def summary(self, names: Optional[Sequence[str]] = None) -> str:
         """A few lines for a log; classes by their ``names``, or by number."""
@@ -99,8 +111,17 @@ class LabelModel:
         names = names or [str(i) for i in range(k)]
         flips = self.transition - np.diag(np.diag(self.transition))
         a, b = np.unravel_index(flips.argmax(), flips.shape)
+        low, high = self.rate_interval
+        head = f"label model: {n} labels of {k} classes, {self.rate:.1%} ± {self.rate_std:.1%} estimated wrong"
+        head += f" (95 %: {low:.1%} to {high:.1%})"
+        if not self.rate_known and self.start == "trust":
+            head = (
+                f"label model: {n} labels of {k} classes; how many are wrong cannot be told from these features"
+                f" ({low:.0%} to {high:.0%}): no label is changed, {self.rate:.1%} are assumed to be wrong,"
+                " and the doubtful ones weigh less"
+            )
         return (
-            f"label model: {n} labels of {k} classes, {self.rate:.1%} ± {self.rate_std:.1%} estimated wrong\n"
+            f"{head}\n"
             f"  matrix {self.structure}, start {self.start}, temperature {self.temperature:.3f}, "
             f"log-likelihood per label {self.log_likelihood / max(n, 1):.3f}\n"
             f"  mean confidence {self.confidence.mean():.3f}, most frequent flip {names[a]} -> {names[b]} ({flips[a, b]:.1%})"
@@ -144,14 +165,20 @@ def estimate_labels(
         )
     if len(present) == 1:  # nothing to compare with
         return _finish(np.ones((len(y), 1), dtype=np.float32), y, present, num_classes, None)
-    coordinates, scale = embed(x, len(present), seed)
+    axes = principal_axes(x, len(present), seed)
+    coordinates = axes.project(x)
     order = np.lexsort((coordinates[:, 0], y_small))  # results do not depend on the order of the samples
-    data = SortedSamples(coordinates[order], y_small[order], np.searchsorted(y_small[order], np.arange(len(present) + 1)))
+    bounds = np.searchsorted(y_small[order], np.arange(len(present) + 1))
+    coordinates = coordinates[order]
+    data = SortedSamples(coordinates, y_small[order], bounds, coordinates)
     rows = data.subsample(limit)
-    data.g = rescale(data.g, scale, select_rank(data.take(rows), scale))
+    rank = select_rank(data.take(rows), axes)
+    data.g = axes.rescale(coordinates, rank)
     part = data if len(rows) == len(data.y) else data.take(rows)
 
-    points = initial_responsibilities(part.g, part.y, part.bounds, (0.18, 0.35), seed, 2 if previous is None else 0)
+    few = len(present) <= _MANY
+    draws = 2 if previous is None and few else 0
+    points = initial_responsibilities(part.g, part.y, part.bounds, (0.18, 0.35), seed, draws)
     if previous is not None:
         points["previous"] = _normalised(previous.responsibilities[order][rows][:, present])
         found = [fit_structure(part, points, previous.structure)]
@@ -159,26 +186,40 @@ def estimate_labels(
         free = fit_structure(part, points, "free")
         # The other structures are initialised by the free matrix's result; symmetric noise may need the labels themselves.
         points = {free[0].start: free[0].best.responsibilities, "labels": points["labels"]}
-        found = [free] + [fit_structure(part, points, name) for name in ("sparse", "shared")]
+        others = ("sparse", "shared", "similar", "mixed") if few else ("shared",)
+        found = [free] + [fit_structure(part, points, name) for name in others]
     for candidates in found:
         cross_validate(part, candidates[0], seed)
     trust = noise_free_candidate(part, seed)
+    ridge = Ridge.held_out(part.z, part.y, len(present), label_folds(part, seed))
     winner = max((candidates[0] for candidates in found), key=lambda c: c.held_out)
-    winner = winner if winner.held_out > trust.held_out + _MARGIN else trust
+    winner = winner if winner.held_out > max(trust.held_out, ridge) + _MARGIN else trust
     table = [candidate.row(part) for candidate in sum(found, []) + [trust]]
+    table.append({"structure": "shared", "start": "trust, ridge regression", "held_out": ridge})
 
-    r = winner.best.responsibilities
+    views = fit_views(data.g, data.z, data.y, len(present), evenly_spaced(len(data.y), 20 * limit))
+    predicted = views.predict(data.g, data.z, data.y)
     if winner is trust:
-        r = data.one_hot()
-    elif part is not data:
-        r = posterior(data.g, data.y, r.T @ part.g, winner.best.transition, winner.best.temperature)
-        winner.best, trace = run_em(data, r, winner.structure, winner.best.temperature)
-        winner.trace += trace
-        r = winner.best.responsibilities
-    back = np.empty_like(r)
-    back[order] = order_by_label(r, data.bounds)
-    model = _finish(back, y, present, num_classes, winner)
-    model.candidates = table
+        p, r = predicted, data.one_hot()
+        interval, known = rate_bounds(p, 1 - r[np.arange(len(p)), data.y], 0.0)
+        if not known:
+            r = doubtful_labels(p, data.y)
+    else:
+        if part is not data:
+            best = winner.best
+            r = posterior(data.g, data.y, best.responsibilities.T @ part.g, best.transition, best.temperature, best.similar)
+            winner.best, trace = run_em(data, r, winner.structure, best.temperature)
+            winner.trace += trace
+        p, r = winner.best.probabilities, winner.best.responsibilities
+        interval, known = rate_bounds(p, data.wrong_probability(r), winner.rate_std)
+        r = order_by_label(r, data.bounds)
+    back = np.empty((2, *r.shape), dtype=np.float32)
+    back[:, order] = r, predicted
+    model = _finish(back[0], y, present, num_classes, winner)
+    model.candidates, model.rate_interval, model.rate_known = table, interval, known
+    model.out_of_sample = _all_classes(back[1], present, num_classes)
+    if winner is trust and not known:
+        model.rate_std = (interval[1] - interval[0]) / 4
     return model
 
 
@@ -201,16 +242,22 @@ def _normalised(r: np.ndarray) -> np.ndarray:
     return r / r.sum(1, keepdims=True)
 
 
-def _finish(r: np.ndarray, y: np.ndarray, present: np.ndarray, num_classes: int, winner: Optional[Candidate]) -> LabelModel:
-    full = np.zeros((len(y), num_classes), dtype=np.float32)
+def _all_classes(r: np.ndarray, present: np.ndarray, num_classes: int) -> np.ndarray:
+    """Columns for classes without a label too."""
+    full = np.zeros((len(r), num_classes), dtype=np.float32)
     full[:, present] = r
+    return full
+
+
+def _finish(r: np.ndarray, y: np.ndarray, present: np.ndarray, num_classes: int, winner: Optional[Candidate]) -> LabelModel:
+    full = _all_classes(r, present, num_classes)
     rows = np.arange(len(y))
     corrected = np.where(full[rows, y] >= full.max(1), y, full.argmax(1))
     counts = np.stack([np.bincount(y, full[:, k], num_classes) for k in present])[:, present]
     transition = np.eye(num_classes)  # a class without labels keeps its name
     structure = winner.structure if winner else "shared"
     if len(present) > 1:
-        transition[np.ix_(present, present)] = transition_from_counts(counts, STRUCTURES[structure])
+        transition[np.ix_(present, present)] = transition_from_counts(counts, STRUCTURES[structure].discount)
     return LabelModel(
         transition=transition,
         responsibilities=full,
@@ -223,4 +270,6 @@ def _finish(r: np.ndarray, y: np.ndarray, present: np.ndarray, num_classes: int,
         structure=structure,
         start=winner.start if winner else "trust",
         trace=winner.trace if winner else [],
+        rate_known=False,
+        out_of_sample=full,
     )

@@ -1,0 +1,123 @@
+r"""The discriminative view of each sample: what the other samples' labels predict for it, without a model of noise.
+
+Prototypes describe a class by its mean. Where features overlap, a linear classifier predicts labels better, and ridge
+regression of the one-hot labels has leave-one-out predictions in closed form: with the hat matrix H,
+:math:`\hat y_{-i} = (\hat y_i - H_{ii} y_i) / (1 - H_{ii})`. Softmax with a temperature makes probabilities of its scores,
+and a log-linear pool joins them with those of the prototypes. Penalty and temperatures maximise the leave-one-out
+likelihood of the given labels.
+"""
+
+from typing import NamedTuple, Optional, Tuple
+
+import numpy as np
+
+from tllib_ext.labels.em import softmax
+
+__all__ = ["Ridge", "Views", "fit_views"]
+
+_PENALTIES = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2)  # times the total variance
+_TEMPERATURES = np.geomspace(0.01, 1.0, 24)
+_POOLS = np.array([1.0, 1.2, 1.4, 1.6, 1.8, 2.0, 2.4])
+
+
+def log_likelihood(p: np.ndarray, y: np.ndarray) -> float:
+    """Of the labels under the probabilities p."""
+    return float(np.log(np.maximum(p[np.arange(len(y)), y], 1e-12)).sum(dtype=np.float64))
+
+
+def _best_temperature(scores: np.ndarray, y: np.ndarray, grid: np.ndarray = _TEMPERATURES) -> Tuple[float, float]:
+    """The largest log-likelihood of the labels, and the temperature at which it is reached."""
+    return max((log_likelihood(softmax(scores, t), y), float(t)) for t in grid)
+
+
+def label_sums(x: np.ndarray, y: np.ndarray, classes: int) -> np.ndarray:
+    """Sum of the rows of each label, :math:`(K, d)`."""
+    sums = np.zeros((classes, x.shape[1]), dtype=np.float64)
+    order = np.argsort(y, kind="stable")
+    present, first = np.unique(y[order], return_index=True)
+    sums[present] = np.add.reduceat(x[order], first, axis=0, dtype=np.float64)
+    return sums
+
+
+class Ridge:
+    r"""Ridge regression of one-hot labels, fitted to all samples; penalty and temperature are chosen on some of them.
+
+    Args:
+        z (numpy.ndarray): features
+        y (numpy.ndarray): observed labels, 0..K-1
+        classes (int): :math:`K`
+        probe (numpy.ndarray, optional): rows on which penalty and temperature are chosen; default: all
+
+    Shape:
+        - z: :math:`(N, d)`
+    """
+
+    def __init__(self, z: np.ndarray, y: np.ndarray, classes: int, probe: Optional[np.ndarray] = None) -> None:
+        self.mean, self.share = z.mean(0), (np.bincount(y, minlength=classes) / len(y)).astype(np.float32)
+        centred = z - self.mean
+        values, axes = np.linalg.eigh((centred.T @ centred).astype(np.float64))
+        values, self._axes, self._size = np.maximum(values, 0), axes.astype(np.float32), len(y)
+        targets = self._axes.T @ label_sums(centred, y, classes).T.astype(np.float32)
+        rows = slice(None) if probe is None else probe
+        found = []
+        for penalty in _PENALTIES:
+            self._inverse = (1 / (values + max(penalty * values.sum(), 1e-9))).astype(np.float32)
+            self._weights = self._inverse[:, None] * targets
+            found.append((*_best_temperature(self.left_out(z[rows], y[rows]), y[rows]), self._inverse))
+        self.log_likelihood, self.temperature, self._inverse = max(found, key=lambda one: one[0])
+        self._weights = self._inverse[:, None] * targets
+
+    def left_out(self, z: np.ndarray, y: np.ndarray) -> np.ndarray:
+        """Scores of samples of the fit, each predicted by the others, :math:`(N, K)`."""
+        rotated = (z - self.mean) @ self._axes
+        own = np.minimum((rotated * rotated) @ self._inverse + 1 / self._size, 0.999).astype(np.float32)
+        scores = rotated @ self._weights + self.share
+        scores[np.arange(len(y)), y] -= own
+        return scores / (1 - own[:, None])
+
+    @staticmethod
+    def held_out(z: np.ndarray, y: np.ndarray, classes: int, fold: np.ndarray) -> float:
+        """Log-likelihood of the labels of each fold under the fit to the others."""
+        total = 0.0
+        for k in range(fold.max() + 1):
+            seen = fold != k
+            model = Ridge(z[seen], y[seen], classes)
+            scores = (z[~seen] - model.mean) @ model._axes @ model._weights + model.share
+            total += log_likelihood(softmax(scores, model.temperature), y[~seen])
+        return total
+
+
+class Views(NamedTuple):
+    """Prototypes of the given labels and ridge regression, and the temperatures of both and of their pool."""
+
+    sums: np.ndarray
+    ridge: Ridge
+    temperature: float
+    pool: float
+
+    def predict(self, g: np.ndarray, z: np.ndarray, y: np.ndarray) -> np.ndarray:
+        """Probabilities of the classes for samples of the fit, each predicted by the others, :math:`(N, K)`."""
+        return softmax(self._joined(g, z, y), self.pool)
+
+    def _joined(self, g: np.ndarray, z: np.ndarray, y: np.ndarray) -> np.ndarray:
+        first = softmax(prototype_scores(self.sums, g, y), self.temperature)
+        second = softmax(self.ridge.left_out(z, y), self.ridge.temperature)
+        return np.log(np.maximum(first, 1e-12)) + np.log(np.maximum(second, 1e-12))
+
+
+def prototype_scores(sums: np.ndarray, g: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Cosines to the sums of the given labels; a sample is taken out of its own."""
+    norm = np.linalg.norm(sums, axis=1)
+    scores = g @ (sums / np.maximum(norm, 1e-6)[:, None]).T.astype(np.float32)
+    rows, own = np.arange(len(y)), scores[np.arange(len(y)), y] * norm[y].astype(np.float32)
+    left = np.maximum(norm[y] ** 2 - 2 * own + 1, 1e-6)
+    scores[rows, y] = (own - 1) / np.sqrt(left)
+    return scores
+
+
+def fit_views(g: np.ndarray, z: np.ndarray, y: np.ndarray, classes: int, probe: np.ndarray) -> Views:
+    """Fit both views to all samples; temperatures and penalty on the rows ``probe``."""
+    sums, ridge = label_sums(g, y, classes), Ridge(z, y, classes, probe)
+    temperature = _best_temperature(prototype_scores(sums, g[probe], y[probe]), y[probe])[1]
+    views = Views(sums, ridge, temperature, 1.0)
+    return views._replace(pool=_best_temperature(views._joined(g[probe], z[probe], y[probe]), y[probe], _POOLS)[1])

@@ -9,6 +9,7 @@ from typing import List, Optional
 
 from tllib_ext.errors import UserError, run_main
 from tllib_ext.evaluation.files import load_split, read_predictions
+from tllib_ext.evaluation.further import FURTHER
 from tllib_ext.io import write_json
 from tllib_ext.split import LabelSplit
 
@@ -24,6 +25,7 @@ def parser(prog: str = "python -m tllib_ext.evaluation") -> argparse.ArgumentPar
     )
     p.add_argument("file", type=Path, metavar="predictions.csv", help="columns index, label, predicted, score, top1")
     p.add_argument("--threshold", type=float, metavar="X", help="predict unknown where score > X, else top1")
+    p.add_argument("--all", action="store_true", help="also the further metrics of other papers, and 95 %% intervals")
     p.add_argument("--json", type=Path, metavar="OUT", help="write the metrics, recalls and confusion matrix there too")
     split = p.add_argument_group("label sets")
     split.add_argument("--split-file", type=Path, metavar="JSON", help='a file with the key "split", as config.json')
@@ -40,16 +42,18 @@ def main(argv: Optional[List[str]] = None, prog: str = "python -m tllib_ext.eval
 
 def _evaluate(args: argparse.Namespace) -> None:
     split = _split(args)
-    predictions = read_predictions(args.file, split, only_metrics=True)
+    predictions = read_predictions(args.file, split, only_metrics=not args.all)
     if args.shared and not args.target_private and (predictions.label == split.unknown).any():
         split = replace(split, target_private=("unknown",))
     report = predictions.evaluate(split, args.threshold)
+    further = predictions.further(split, args.threshold) if args.all else {}
     if args.json is not None:
-        write_json(args.json, report.to_dict())
+        write_json(args.json, {**report.to_dict(), **further})
     rule = "as predicted" if args.threshold is None else f"predicted unknown where score > {args.threshold}"
     unlabelled = int((~predictions.labelled).sum())
     left_out = f"; {unlabelled} rows without a label left out" if unlabelled else ""
-    print(report.table(), f"{args.file}: {len(predictions.index)} rows, {rule}{left_out}", sep="\n")
+    lines = [f"{name:<32}{value:.4f}  {FURTHER.get(name, '')}".rstrip() for name, value in further.items() if value is not None]
+    print(report.table(), *lines, f"{args.file}: {len(predictions.index)} rows, {rule}{left_out}", sep="\n")
 
 
 def _split(args: argparse.Namespace) -> LabelSplit:

@@ -17,6 +17,7 @@ import numpy as np
 from tllib_ext import io
 from tllib_ext.errors import UserError, closest
 from tllib_ext.evaluation.arrays import argmax, class_labels, integers, same_length, scores, to_numpy
+from tllib_ext.evaluation.further import further_metrics
 from tllib_ext.evaluation.openset import OpenSetReport, evaluate
 from tllib_ext.split import LabelSplit
 from tllib_ext.typing import PathLike, Values
@@ -52,15 +53,24 @@ class Predictions:
 
     def evaluate(self, split: LabelSplit, threshold: Optional[float] = None) -> OpenSetReport:
         """Metrics of the labelled rows; with ``threshold``, of the predictions ``score > threshold`` instead."""
-        rows = self.labelled
-        if not rows.any():
+        label, predicted, score, closed = self._labelled(split, threshold)
+        return evaluate(label, predicted, score, split, closed_pred=closed)
+
+    def further(self, split: LabelSplit, threshold: Optional[float] = None) -> Dict[str, Optional[float]]:
+        """The further metrics of the same rows, as far as a file without features has them."""
+        label, predicted, score, closed = self._labelled(split, threshold)
+        confidence = self.top_probs[self.labelled, 0]
+        return further_metrics(label, predicted, score, split, closed, None if np.isnan(confidence).any() else confidence)
+
+    def _labelled(self, split: LabelSplit, threshold: Optional[float]) -> List[np.ndarray]:
+        if not self.labelled.any():
             raise UserError("no row has a label: there is nothing to compare the predictions with")
         closed, predicted = self.top[:, 0], self.predicted
         if threshold is not None:
             if np.isnan(threshold):
                 raise UserError("threshold: found NaN, expected a number")
             predicted = np.where(self.score > threshold, split.unknown, closed)
-        return evaluate(self.label[rows], predicted[rows], self.score[rows], split, closed_pred=closed[rows])
+        return [column[self.labelled] for column in (self.label, predicted, self.score, closed)]
 
 
 def write_predictions(

@@ -7,6 +7,7 @@ from typing import Dict, Optional
 
 import numpy as np
 
+from tllib_ext.evaluation.further import FURTHER
 from tllib_ext.evaluation.openset import DEFINITIONS
 from tllib_ext.io import write_text
 from tllib_ext.report.data_folder import DataFolder
@@ -61,6 +62,7 @@ def page(run: RunFiles, plots: Dict[str, Path]) -> str:
         split=split,
         report=run.report,
         definitions=DEFINITIONS,
+        further={name: text for name, text in FURTHER.items() if run.results.get(name) is not None},
         class_groups=by_class,
         unknown_groups=unknown,
         num_unknown=int(np.count_nonzero(run.predictions.predicted == split.unknown)),

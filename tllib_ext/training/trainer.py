@@ -18,6 +18,7 @@ from tllib_ext.training.checkpoint import load_checkpoint, save_checkpoint, save
 from tllib_ext.training.console import head, progress_line, tail
 from tllib_ext.training.domain import Steps
 from tllib_ext.training.fit import Meter, fit
+from tllib_ext.training.further import further_results
 from tllib_ext.training.outputs import compute_outputs, write_outputs
 from tllib_ext.training.players import SGDPlayers, with_warmup
 from tllib_ext.training.precision import Precision
@@ -166,6 +167,7 @@ class _Training:
             self.nonfinite)  # fmt: skip
         # The first process's: another one could read the recorded lines before they are written.
         results = gather_objects(self.results() if rank() == 0 else {})[0]
+        results.update(further_results(parts, self.last["prediction"]))
         outputs = compute_outputs(parts, with_map=not config.no_report)
         if rank() == 0:
             _write_outputs(parts, self.folder, self.last)

@@ -78,6 +78,11 @@ class UniversalView:
         return [self.dataset.samples[i][0] for i in self.indices.tolist()]
 
     @property
+    def classes_of_dataset(self) -> np.ndarray:
+        """The data set's own label of every sample, which tells the classes apart that the split calls unknown."""
+        return np.array([self.dataset.samples[i][1] for i in self.indices.tolist()], dtype=np.int64)
+
+    @property
     def samples(self) -> List[Tuple[str, Optional[int]]]:
         """Path and new label, as tllib's lists have them."""
         labels = [None] * len(self) if self.targets is None else self.targets.tolist()

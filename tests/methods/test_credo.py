@@ -1,15 +1,17 @@
-"""CREDO: what it believes, what it does with that, and that nobody tells it the rate."""
+"""CREDO: what it estimates, what it does with that, and that nobody tells it the rate."""
 
 import numpy as np
 import pytest
 import torch
 
+from tllib_ext.alignment.divergence import divergences
 from tllib_ext.methods.base import Batch
 from tllib_ext.methods.context import Context
 from tllib_ext.methods.credo import Credo, CredoHparams
 from tllib_ext.methods.divergence import Divergence
 from tllib_ext.modules.heads import FeatureBottleneck
 from tllib_ext.split import LabelSplit
+from tllib_ext.training.checkpoint import load_method
 from tllib_ext.training.players import SGDPlayers
 from tllib_ext.vision.datasets.noisy import draw_labels, transition_matrix
 
@@ -21,13 +23,22 @@ FEATURES = torch.from_numpy(
 )
 
 
+#: the target: three known classes, shifted, and two groups of unknown samples
+TARGET_TRUE = np.repeat([0, 1, 2, K, K + 1], EACH)
+TARGET = torch.from_numpy(
+    (4 * np.eye(DIM)[TARGET_TRUE] + np.random.default_rng(1).normal(size=(K * EACH, DIM)) * 1.1 + 0.2).astype(np.float32)
+)
+
+
 def noisy(kind="pair", rate=0.4, seed=3):
     return draw_labels(TRUE, transition_matrix(kind, rate, K), seed)
 
 
 def context(labels, frozen=True, **more):
-    facts = dict(steps=100, num_source=len(labels), num_target=8, source_labels=labels, source_features=lambda: FEATURES)
-    return Context(**{**facts, "source_inputs": FEATURES if frozen else None, **more})
+    facts = dict(steps=100, num_source=len(labels), num_target=len(TARGET), source_labels=labels,
+                 source_features=lambda: FEATURES, target_features=lambda: TARGET)  # fmt: skip
+    inputs = {"source_inputs": FEATURES, "target_inputs": TARGET} if frozen else {}
+    return Context(**{**facts, **inputs, **more})
 
 
 def credo(labels, method=Credo, hparams=None, **more):
@@ -65,7 +76,7 @@ def test_the_faintest_doubt_costs_no_image(doubt):
     method = credo(TRUE)
     posterior = np.eye(K)[TRUE] * (1 - doubt) + doubt * np.eye(K)[(TRUE + 1) % K]
     model = type(method.label_model)(**{**vars(method.label_model), "responsibilities": posterior, "rate": doubt})
-    method._use(model, method._context)
+    method._use(model, method.context)
     assert method.drop_rate == (0.0 if doubt < 1e-3 else pytest.approx(doubt, rel=1e-3))
 
 
@@ -75,10 +86,14 @@ def test_parts_can_be_switched_off():
     assert np.array_equal(method.labels.numpy(), given) and torch.equal(method.weights, torch.ones(len(given)))
 
 
+def saved_part(method):
+    return {name: value for name, value in method.state_dict().items() if not name.startswith(Credo.training_only)}
+
+
 def batches(given, seed=0):
     index = torch.from_numpy(np.random.default_rng(seed).permutation(len(given))[:10])
-    target = FEATURES[torch.arange(0, len(FEATURES), 20)] + 0.1
-    return Batch(FEATURES[index], torch.from_numpy(given)[index], index), Batch(target, None, torch.arange(len(target)))
+    chosen = torch.arange(0, len(TARGET), 20)
+    return Batch(FEATURES[index], torch.from_numpy(given)[index], index), Batch(TARGET[chosen], None, chosen)
 
 
 def test_the_source_loss_longhand():
@@ -105,16 +120,67 @@ def test_the_source_loss_longhand():
     assert said["kept"].item() == pytest.approx(len(keep) / len(each))
 
 
-def test_with_clean_labels_a_step_is_the_papers():
+def test_with_clean_labels_and_without_a_target_model_a_step_is_the_papers():
     ends = []
-    for method in (credo(TRUE, hparams=CredoHparams(weighted=False)), credo(TRUE, Divergence)):
+    for method in (credo(TRUE, hparams=CredoHparams(weighted=False, minimax=True)), credo(TRUE, Divergence)):
         method.train()
+        method._posterior = None
         play = SGDPlayers(method.players(), total_steps=100)
         for step in range(3, 9):  # past the warm-up, which is 4 steps of 100
             play.begin(step)
             method.update(*batches(TRUE, step), step, play)
         ends.append(torch.cat([p.detach().flatten() for p in method.parameters()]))
     assert torch.equal(*ends)
+
+
+def test_the_target_terms_longhand():
+    """Sign and weight of every push are those of 1 - 2 p(unknown); sure samples are learnt as labelled ones."""
+    method = credo(noisy())
+    posterior = torch.from_numpy(method.target.model.posterior).float()
+    assert (method.target.model.labels == np.minimum(TARGET_TRUE, K)).mean() > 0.9
+    method.train()
+    target = batches(noisy())[1]
+    logits = method.heads(method.backbone(target.x))
+    crs, ent, pseudo = [], [], []
+    for i, row in enumerate(posterior[target.index]):
+        p, q = (head[i].softmax(0) for head in logits)
+        mean = (p + q) / 2
+        side = 1 - 2 * row[-1]
+        crs.append(side * (-(p * q.log()).sum() - (q * p.log()).sum()).clamp(max=2 * method.delta))
+        ent.append(side * -2 * (mean * (mean + 1e-5).log()).sum())
+        best = row[:-1].max()
+        y = row[:-1].argmax()
+        pseudo.append(best * -(p[y].log() + q[y].log()) if best > 0.9 else torch.zeros(()))
+    found = method.target_terms(logits, divergences(logits)[1], target)
+    expected = {"crs": 0.05 * sum(crs) / len(crs), "ent": 0.025 * sum(ent) / len(ent), "pseudo": sum(pseudo) / len(pseudo)}
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        assert found[name].item() == pytest.approx(value.item(), rel=1e-4)
+    assert torch.equal(method.looks_known(divergences(logits)[1], target), posterior[target.index, -1] < 0.5)
+
+
+def test_the_prediction_is_the_posterior_of_frozen_and_trained_features_also_one_by_one_and_after_loading():
+    method = credo(noisy(), source_features=lambda: method.backbone(FEATURES).detach(),
+                   target_features=lambda: method.backbone(TARGET).detach()).eval()  # fmt: skip
+    assert np.allclose(method.predict(TARGET).score, method.target.model.posterior[:, -1], atol=1e-5)
+    method.before_evaluation(last=True)
+    mean = (method.target.model.posterior + method.trained.model.posterior) / 2
+    out = method.predict(TARGET)
+    assert np.allclose(out.score, mean[:, -1], atol=1e-5) and torch.equal(out.unknown, out.score > method.threshold)
+    assert np.allclose(out.probs, mean[:, :-1] / mean[:, :-1].sum(1, keepdims=True), atol=1e-3)
+    loaded = Credo(FeatureBottleneck(DIM, 12), SPLIT).eval()
+    load_method(loaded, saved_part(method), "a folder")
+    one_by_one = torch.cat([loaded.predict(row).score for row in TARGET.split(1)])
+    assert loaded.threshold == 0.5 and torch.allclose(one_by_one, out.score, atol=1e-5)
+
+
+def test_a_model_of_release_02_predicts_by_the_papers_border():
+    method = credo(noisy()).eval()
+    state = {name: value for name, value in saved_part(method).items() if "extra_state" not in name}
+    old = Credo(FeatureBottleneck(DIM, 12), SPLIT).eval()
+    load_method(old, state, "a folder")
+    logits = method.heads(method.backbone(TARGET))
+    assert old.threshold == old.delta and torch.equal(old.predict(TARGET).score, divergences(logits)[1])
 
 
 def test_it_asks_again_while_g_trains_and_only_then():
@@ -140,12 +206,11 @@ def test_what_it_believes_is_part_of_its_state():
     given = noisy()
     method, other = credo(given), credo(TRUE)
     assert not torch.equal(method.weights, other.weights)
-    other._context = method._context
+    other.context = method.context
     other.load_state_dict(method.state_dict())
     assert torch.equal(other.labels, method.labels) and torch.equal(other.weights, method.weights)
     assert other.drop_rate == method.drop_rate
-    saved = {name: value for name, value in method.state_dict().items() if not name.startswith(Credo.training_only)}
     plain = Credo(FeatureBottleneck(DIM, 12), SPLIT)
-    plain.load_state_dict(saved, strict=False)
+    load_method(plain, saved_part(method), "a folder")
     plain.eval(), method.eval()
     assert torch.equal(plain.predict(FEATURES).probs, method.predict(FEATURES).probs)

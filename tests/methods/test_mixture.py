@@ -38,7 +38,7 @@ def test_noisy_labels_and_unknown_classes_without_training(prepared):
     label = np.where(out.unknown, 4, out.probs.argmax(1))
     assert (label == y).mean() > 0.95
     assert torch.equal(out.unknown, out.score > 0.5)
-    assert out.score.numpy() == pytest.approx(method.target_model.posterior[:, -1], abs=1e-4)
+    assert out.score.numpy() == pytest.approx(method.target.model.posterior[:, -1], abs=1e-4)
 
 
 def test_frozen_features_are_used_as_they_are(prepared):
@@ -50,6 +50,14 @@ def test_frozen_features_are_used_as_they_are(prepared):
 def test_the_log_gives_the_share_with_its_error_and_absent_classes(prepared):
     log = prepared[3]
     assert "labels of 4 classes" in log and "±" in log and "does not seem to hold: d" in log
+
+
+def test_a_model_of_release_02_has_its_state_one_level_up(prepared):
+    method, x, _, _ = prepared
+    old = {"_extra_state": method.state_dict()["target._extra_state"]}
+    other = Mixture(FeatureBottleneck(24, 5), SPLIT).eval()
+    other.load_state_dict(old)
+    assert torch.equal(other.predict(x).score, method.predict(x).score)
 
 
 def test_a_prediction_before_the_estimate_is_an_error():

@@ -138,6 +138,8 @@ class Method(nn.Module):
     training_only: Tuple[str, ...] = ()
     #: accumulates what :meth:`observe` is given; set by the run, None outside of one.
     audit: Optional[LossHistory] = None
+    #: the facts of the run, for estimates that follow the features; set by the run, None outside of one.
+    context: Optional[Context] = None
     hparams: Any
 
     def __init__(self, backbone: nn.Module, split: LabelSplit, hparams: Optional[_Hparams] = None):
@@ -178,6 +180,12 @@ class Method(nn.Module):
     def update(self, source: Batch, target: Batch, step: int, play: Players) -> Dict[str, Tensor]:
         """One iteration. Returns detached scalars by name; never calls ``.item()``."""
         raise NotImplementedError
+
+    def before_evaluation(self, last: bool) -> None:
+        """Called before every evaluation (``last``: before the one whose result is saved); renew estimates from features here.
+
+        It must not change what training does afterwards.
+        """
 
     def balance_labels(self, given: np.ndarray) -> np.ndarray:
         """Labels by which source batches are class-balanced; called once, after :meth:`prepare`."""

@@ -1,34 +1,36 @@
-r"""CREDO, Corrected and REweighted Divergence Optimisation: our own method, which needs no noise rate.
+r"""CREDO, Corrected and REweighted Divergence Optimisation: our own method, which needs no noise rate and no threshold.
 
-The paper's method drops the share of each batch that the experimenter gives as wrongly labelled. Outside of benchmarks
-nobody knows that share, and at 45 % half of the data is lost. CREDO first estimates the true labels
-(:mod:`tllib_ext.labels.transition`: features separate the classes, wrong labels follow a transition matrix Q; the
-posterior of the true class is :math:`r_{ik} \propto p(k \mid f_i)\, Q_{k \tilde y_i}`), then runs the paper's steps on
-the estimate:
+The paper's method drops the share of each batch that the experimenter gives as wrongly labelled, and separates the target
+at a fixed border :math:`\delta`. CREDO estimates both. The label model (:mod:`tllib_ext.labels.transition`) gives the posterior
+of the true source labels, the target model (:mod:`tllib_ext.target`) that of the classes and *unknown* of the target:
 
-* the label of sample i is :math:`\hat y_i = \arg\max_k r_{ik}`, its weight the confidence :math:`c_i = \max_k r_{ik}`,
-  scaled to mean one;
-* Steps A, B, C as in :mod:`tllib_ext.methods.divergence`, with batches balanced over :math:`\hat y`;
-* the share to drop is the expected share of corrected labels that are still wrong, :math:`1 - \bar c`, and at least
+* the label of source sample i is the most probable one, its weight the confidence :math:`c_i` in it, scaled to mean one;
+  the share to drop is :math:`1 - \bar c`, the expected share of corrected labels that are still wrong, and at least
   ``min_drop``, since the posterior comes from the same features as the network's input;
-* where G trains, the labels are estimated again from its better features, ``refresh`` times.
+* a target sample whose probability of unknown is u is pushed with the weight and the sign of :math:`1 - 2u`: the heads' crs
+  and entropy fall where it is known and rise where it is unknown;
+* target samples of one class with a posterior above ``sure`` are learnt as labelled samples of it;
+* Steps B and C of the paper are left out unless ``minimax`` is set: on top of the above they made nothing better;
+* where G trains, both models are estimated anew from its features, ``refresh`` times.
 
-With clean labels the posterior keeps nearly all of them: nothing is changed and almost nothing is dropped.
+The prediction is that of the target model on G's features; on frozen features the mean with that on these.
 """
 
 import io
 from dataclasses import dataclass
-from typing import Dict, Optional, Set, Tuple, Union
+from typing import Dict, List, Optional, Set, Tuple, Union
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from tllib_ext.alignment.divergence import joint_loss, mean_distribution_entropy
+from tllib_ext.distributed import pooled_mean
 from tllib_ext.labels.transition import LabelModel
-from tllib_ext.methods.base import Batch, Players, hparam
+from tllib_ext.methods.base import Batch, Players, Prediction, hparam
 from tllib_ext.methods.context import Context
 from tllib_ext.methods.divergence import Divergence, DivergenceHparams
-from tllib_ext.methods.selection import estimate_source_labels
+from tllib_ext.methods.posterior import TargetPosterior, posterior_prediction
 from tllib_ext.split import LabelSplit
 
 __all__ = ["Credo", "CredoHparams"]
@@ -39,16 +41,18 @@ NEGLIGIBLE_RATE = 1e-3
 
 @dataclass
 class CredoHparams(DivergenceHparams):
-    """The constants of the paper's method, and how the estimated labels are used."""
+    """The constants of the paper's method, and how the estimates are used; delta and its margins serve without a target model."""
 
     weighted: bool = hparam(True, "ours", "weight samples by the confidence in their label")
     correct: bool = hparam(True, "ours", "learn the most probable label instead of the given one")
     min_drop: float = hparam(0.1, "ours", "least share of a batch to drop when labels were corrected")
-    refresh: int = hparam(2, "ours", "how often the labels are estimated anew while G trains on images")
+    refresh: int = hparam(2, "ours", "how often labels and target are estimated anew while G trains on images")
+    sure: float = hparam(0.9, "ours", "least posterior of a class with which a target sample is learnt as one of it")
+    minimax: bool = hparam(False, "ours; paper: true", "also Steps B and C")
 
 
 class Credo(Divergence):
-    """The paper's method on corrected, weighted labels.
+    """The paper's separation on corrected, weighted labels and estimated unknowns.
 
     Args:
         backbone (torch.nn.Module): G
@@ -63,23 +67,33 @@ class Credo(Divergence):
 
     def __init__(self, backbone: nn.Module, split: LabelSplit, hparams: Optional[CredoHparams] = None):
         super().__init__(backbone, split, hparams)
-        self._context: Optional[Context] = None
+        self.minimax &= self.hparams.minimax
+        #: the target model on frozen features or, where there are none, on G's; and on G's trained on frozen ones
+        self.target, self.trained = (TargetPosterior(split.num_source) for _ in range(2))
+        self._posterior: Optional[Tensor] = None  # of the target samples, in list order
         self._refresh_at: Set[int] = set()
+
+    @property
+    def threshold(self) -> float:  # type: ignore[override]  # of the posterior; models of release 0.2 have none
+        return 0.5 if self.target.ready else self.delta
 
     def prepare(self, context: Context) -> None:
         super().prepare(context)
-        self._context = context
-        self._estimate(context, current=False)
+        self.context = context
+        self._estimate(context)
         # Frozen features do not change during training; those of a G that trains do.
         again = self.hparams.refresh if context.source_inputs is None else 0
         self._refresh_at = {round(context.steps * (i + 1) / (again + 2)) for i in range(again)}
 
-    def _estimate(self, context: Context, current: bool) -> None:
-        model = estimate_source_labels(context, self.split.num_source, current)
-        self._use(model, context)
+    def _estimate(self, context: Context) -> None:
+        labels, target = self.target.estimate(context)
+        if labels is None or target is None:
+            return
+        self._use(labels, context)
+        self._posterior = torch.from_numpy(target.posterior).float().to(self.labels.device)
         changed = (self._learnt != torch.as_tensor(context.source_labels)).float().mean()
-        summary = model.summary(self.split.source_classes)
-        context.say(f"{summary}\n  {changed:.1%} of the labels changed, {self.drop_rate:.1%} of each batch dropped")
+        context.say(f"{labels.summary(self.split.source_classes)}\n  {changed:.1%} of the labels changed, "
+                    f"{self.drop_rate:.1%} of each batch dropped\n{target.summary(self.split.source_classes)}")  # fmt: skip
 
     def _use(self, model: LabelModel, context: Context) -> None:
         """Set labels, weights and the share to drop from the posterior."""
@@ -106,14 +120,46 @@ class Credo(Divergence):
     def labels_and_weights(self, source: Batch) -> Tuple[Tensor, Union[Tensor, float]]:
         return self.labels[source.index], self.weights[source.index]
 
+    def looks_known(self, crs: Tensor, target: Batch) -> Tensor:
+        return super().looks_known(crs, target) if self._posterior is None else self._posterior[target.index, -1] < 0.5
+
+    def target_terms(self, logits: List[Tensor], crs: Optional[Tensor], target: Batch) -> Dict[str, Tensor]:
+        if self._posterior is None:
+            return super().target_terms(logits, crs, target)
+        posterior = self._posterior[target.index]
+        side = 1 - 2 * posterior[:, -1]
+        best = posterior[:, :-1].max(1)
+        pseudo = best.values * joint_loss(logits, best.indices, lam=0.0)
+        terms = {"pseudo": pooled_mean(torch.where(best.values > self.hparams.sure, pseudo, 0.0))}
+        if self.eta_ent:
+            terms["ent"] = self.eta_ent * pooled_mean(side * mean_distribution_entropy(logits, self.hparams.ent_eps))
+        if self.eta_crs and crs is not None:
+            terms["crs"] = self.eta_crs * pooled_mean(side * self._clamp(crs))
+        return terms
+
     def update(self, source: Batch, target: Batch, step: int, play: Players) -> Dict[str, Tensor]:
-        if step in self._refresh_at and self._context is not None:
-            self._estimate(self._context, current=True)
+        if step in self._refresh_at and self.context is not None:
+            self._estimate(self.context)
         return super().update(source, target, step, play)
 
+    def before_evaluation(self, last: bool) -> None:
+        if self.context is None or not self.target.ready:
+            return
+        if not self.target.on_inputs:
+            self.target.estimate(self.context, self.label_model)
+        elif last:  # on frozen features earlier evaluations do without: each would take seconds
+            self.trained.estimate(self.context, self.label_model, on_inputs=False)
+
+    @torch.no_grad()
+    def predict(self, x: Tensor) -> Prediction:
+        if not self.target.ready:
+            return super().predict(x)
+        f = self.backbone(x)
+        return posterior_prediction(torch.stack([part(x, f) for part in (self.target, self.trained) if part.ready]).mean(0))
+
     def get_extra_state(self) -> Tensor:
-        """The estimate is part of the state, so that a resumed run continues with the same labels."""
-        facts = {} if self.label_model is None else vars(self.label_model)
+        """The estimates are part of the state, so that a resumed run continues with the same labels."""
+        facts = {} if self.label_model is None else {**vars(self.label_model), "target": self._posterior}
         plain = {name: torch.from_numpy(value) if isinstance(value, np.ndarray) else value for name, value in facts.items()}
         buffer = io.BytesIO()
         torch.save(plain, buffer)
@@ -121,8 +167,10 @@ class Credo(Divergence):
 
     def set_extra_state(self, state: Tensor) -> None:
         """Undo :meth:`get_extra_state`; a saved model only predicts and needs no estimate."""
-        if self._context is None:
+        if self.context is None:
             return
         facts = torch.load(io.BytesIO(state.cpu().numpy().tobytes()), weights_only=True)
+        posterior = facts.pop("target", self._posterior)
+        self._posterior = None if posterior is None else posterior.to(next(self.parameters()).device)
         arrays = {name: value.numpy() for name, value in facts.items() if isinstance(value, Tensor)}
-        self._use(LabelModel(**{**facts, **arrays}), self._context)
+        self._use(LabelModel(**{**facts, **arrays}), self.context)

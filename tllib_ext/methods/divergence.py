@@ -129,12 +129,15 @@ class Divergence(Method):
         self.lam = 0.0 if "no_div" in off else hp.lam
         self.minimax = "no_minimax" not in off
         self.select = "no_select" not in off
-        self.threshold = self.delta
         self.drop_rate = 0.0 if hp.drop_rate in (None, "auto") else float(hp.drop_rate)
         self.warmup = 0
         #: the estimate of the source labels, with ``drop_rate=auto``
         self.label_model: Optional[LabelModel] = None
         self.replay = BatchNormReplay(backbone)
+
+    @property
+    def threshold(self) -> float:  # type: ignore[override]
+        return self.delta
 
     def players(self) -> Dict[str, List[ParamGroup]]:
         return {"G": self.backbone_groups(),
@@ -171,14 +174,9 @@ class Divergence(Method):
         play.accumulate(terms, "G", "C")  # the source's graph goes before the target's comes: half the memory
         logits_t = self.heads(self.backbone(target.x))
         crs = divergences(logits_t)[1]
-        apart: Dict[str, Tensor] = {}
-        if self.eta_crs:
-            apart["crs"] = self.eta_crs * self._separate_crs(crs)
-        if self.eta_ent:
-            apart["ent"] = self.eta_ent * self._separate_ent(logits_t)
-        known = crs.detach() < self.delta - self.hparams.known_margin  # D_t', kept for all repeats of Step C
+        known = self.looks_known(crs.detach(), target)  # D_t', kept for all repeats of Step C
         any_known = play.read_flag(pooled_any(known))
-        play.descend(apart, "G", "C")
+        play.descend(self.target_terms(logits_t, crs, target), "G", "C")
         log = {"loss": terms["source"].detach(), "kept": kept.float().mean(), "known": known.float().mean(),
                "crs": crs.detach().mean()}  # fmt: skip
         if not self.minimax:
@@ -215,6 +213,19 @@ class Divergence(Method):
         """Labels to learn and their weights: the given ones with equal weights; a subclass may correct them."""
         return source.labels, 1.0
 
+    def looks_known(self, crs: Tensor, target: Batch) -> Tensor:
+        """Mask of the target samples that Step C brings together, D_t' (eq. 14)."""
+        return crs < self.delta - self.hparams.known_margin
+
+    def target_terms(self, logits: List[Tensor], crs: Optional[Tensor], target: Batch) -> Dict[str, Tensor]:
+        """The weighted terms of the target in Step A (eq. 11); during the warm-up, without ``crs``, the entropy alone."""
+        terms: Dict[str, Tensor] = {}
+        if self.eta_crs and crs is not None:
+            terms["crs"] = self.eta_crs * self._separate_crs(crs)
+        if self.eta_ent:
+            terms["ent"] = self.eta_ent * self._separate_ent(logits)
+        return terms
+
     def _warm_up(self, source: Batch, target: Batch, play: Players) -> Dict[str, Tensor]:
         logits_s = self.heads(self.backbone(source.x))
         labels, weights = self.labels_and_weights(source)
@@ -223,7 +234,7 @@ class Divergence(Method):
         terms = {"source": pooled_mean(weights * loss_s)}
         play.accumulate(terms, "G", "C")
         logits_t = self.heads(self.backbone(target.x))
-        play.descend({"ent": self.eta_ent * self._separate_ent(logits_t)} if self.eta_ent else {}, "G", "C")
+        play.descend(self.target_terms(logits_t, None, target), "G", "C")
         return {"loss": terms["source"].detach()}
 
     def _observe_given(self, source: Batch, loss: Tensor, logits: List[Tensor], labels: Tensor, lam: float) -> None:

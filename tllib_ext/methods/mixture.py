@@ -6,24 +6,18 @@ posterior of that mixture is the prediction: unknown where :math:`p(\text{unknow
 as they are, a backbone that could be trained as it is before the first step.
 """
 
-import io
 from dataclasses import dataclass
-from typing import Dict, List, Optional
+from typing import Any, Dict, List, Optional
 
 import torch
 from torch import Tensor, nn
 
-from tllib_ext.errors import UserError
 from tllib_ext.labels.transition import LabelModel
 from tllib_ext.methods.base import Batch, Hparams, Method, ParamGroup, Players, Prediction
 from tllib_ext.methods.context import Context
-from tllib_ext.methods.selection import estimate_source_labels
+from tllib_ext.methods.posterior import TargetPosterior, posterior_prediction
 from tllib_ext.modules.heads import FeatureBottleneck
 from tllib_ext.split import LabelSplit
-from tllib_ext.target import TargetModel, class_probabilities, estimate_target
-from tllib_ext.target.embedding import Embedding
-from tllib_ext.target.mixture import Mixture as TargetMixture
-from tllib_ext.target.model import TargetClassifier
 
 __all__ = ["Mixture", "MixtureHparams"]
 
@@ -58,49 +52,24 @@ class Mixture(Method):
         first = backbone[0] if isinstance(backbone, FeatureBottleneck) else None
         super().__init__(_Inputs(first.in_features) if isinstance(first, nn.Linear) else backbone, split, hparams)
         self.label_model: Optional[LabelModel] = None
-        self.target_model: Optional[TargetModel] = None
-        self._classify: Optional[TargetClassifier] = None
+        self.target = TargetPosterior(split.num_source)
 
     def players(self) -> Dict[str, List[ParamGroup]]:
         return {}
 
     def prepare(self, context: Context) -> None:
-        if context.source_features is None or context.target_features is None:
-            raise UserError("the target model needs features of both domains: pass source_features and target_features")
-        self.label_model = estimate_source_labels(context, self.split.num_source)
-        self.target_model = estimate_target(
-            context.source_features().numpy(), self.label_model.responsibilities, context.target_features().numpy(), context.seed
-        )
-        self._classify = self.target_model.predict
-        context.say(
-            f"{self.label_model.summary(self.split.source_classes)}\n{self.target_model.summary(self.split.source_classes)}"
-        )
+        self.label_model, found = self.target.estimate(context)
+        for model in filter(None, (self.label_model, found)):
+            context.say(model.summary(self.split.source_classes))
 
     def update(self, source: Batch, target: Batch, step: int, play: Players) -> Dict[str, Tensor]:
         return {"loss": torch.zeros(())}
 
     @torch.no_grad()
     def predict(self, x: Tensor) -> Prediction:
-        if self._classify is None:
-            raise UserError("the target model is not estimated yet: call prepare, or load a saved model")
-        posterior = self._classify(self.backbone(x).float().cpu().numpy())
-        probs = torch.from_numpy(class_probabilities(posterior)).float().to(x.device)
-        score = torch.from_numpy(posterior[:, -1]).float().to(x.device)
-        return Prediction(probs, score, score > self.threshold)
+        return posterior_prediction(self.target(x, self.backbone(x)))
 
-    def get_extra_state(self) -> Tensor:
-        """The classifier; every part of a state is a tensor."""
-        buffer = io.BytesIO()
-        if self._classify is not None:
-            parts = [vars(self._classify.embedding), *map(vars, self._classify.mixtures)]
-            torch.save([{key: torch.as_tensor(value) for key, value in part.items()} for part in parts], buffer)
-        return torch.frombuffer(bytearray(buffer.getbuffer()) or bytearray(1), dtype=torch.uint8)
-
-    def set_extra_state(self, state: Tensor) -> None:
-        """Undo :meth:`get_extra_state`."""
-        if state.numel() > 1:
-            saved = torch.load(io.BytesIO(state.cpu().numpy().tobytes()), weights_only=True)
-            first, *rest = [{key: value.numpy() for key, value in part.items()} for part in saved]
-            if len(first["prototypes"]) != self.split.num_source:
-                raise RuntimeError(f"the target model has {len(first['prototypes'])} classes, not {self.split.num_source}")
-            self._classify = TargetClassifier(Embedding(**first), [TargetMixture(**part) for part in rest])
+    def _load_from_state_dict(self, state_dict: Dict[str, Any], prefix: str, *more: Any) -> None:
+        if f"{prefix}_extra_state" in state_dict:  # release 0.2
+            state_dict[f"{prefix}target._extra_state"] = state_dict.pop(f"{prefix}_extra_state")
+        super()._load_from_state_dict(state_dict, prefix, *more)

@@ -48,18 +48,17 @@ def pooled_small_loss(values: Tensor, drop_rate: float) -> Tensor:
     return mask[rank() * len(values) : (rank() + 1) * len(values)]
 
 
-def estimate_source_labels(context: Context, num_classes: int, current: bool = False) -> LabelModel:
-    """Estimate the true source labels from the given ones and features.
+def estimate_source_labels(context: Context, num_classes: int) -> LabelModel:
+    """Estimate the true source labels from the given ones and features: G's inputs where these are frozen features (a new
+    bottleneck only blurs them), else G's output.
 
     Args:
         context (Context): given labels and features of the source; nothing of the target, no clean label
         num_classes (int): K
-        current (bool): use the current G's features; False uses G's inputs where these are frozen features (a new
-            bottleneck only blurs them), else G's, which is pretrained before the first step
     """
     if context.source_labels is None or (context.source_features is None and context.source_inputs is None):
         raise UserError("estimating the labels needs the given ones and features: pass source_labels and source_features")
-    if context.source_inputs is not None and not current:
+    if context.source_inputs is not None:
         features = context.source_inputs.cpu()
     elif context.source_features is not None:
         features = context.source_features()

@@ -40,20 +40,19 @@ def prepare(
         seed (int): the run's seed
         say (callable): prints a line to the log
     """
-    method.prepare(
-        Context(
-            steps=steps,
-            num_source=len(source),
-            num_target=len(target),
-            rate=rate,
-            seed=seed,
-            source_labels=labels,
-            source_inputs=source.features,
-            target_inputs=target.features,
-            say=say,
-            source_features=lambda: features_of(method.backbone, source),
-            target_features=lambda: features_of(method.backbone, target),
-        )
+    method.context = Context(
+        steps=steps,
+        num_source=len(source),
+        num_target=len(target),
+        rate=rate,
+        seed=seed,
+        source_labels=labels,
+        source_inputs=source.features,
+        target_inputs=target.features,
+        say=say,
+        source_features=lambda: features_of(method.backbone, source),
+        target_features=lambda: features_of(method.backbone, target),
     )
+    method.prepare(method.context)
     balanced = BalancedBatches(method.balance_labels(labels), batch, seed)
     return balanced, ShuffledBatches(len(target), batch, seed)

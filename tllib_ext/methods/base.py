@@ -181,12 +181,6 @@ class Method(nn.Module):
         """One iteration. Returns detached scalars by name; never calls ``.item()``."""
         raise NotImplementedError
 
-    def before_evaluation(self, last: bool) -> None:
-        """Called before every evaluation (``last``: before the one whose result is saved); renew estimates from features here.
-
-        It must not change what training does afterwards.
-        """
-
     def balance_labels(self, given: np.ndarray) -> np.ndarray:
         """Labels by which source batches are class-balanced; called once, after :meth:`prepare`."""
         return given

@@ -13,7 +13,8 @@ of the true source labels, the target model (:mod:`tllib_ext.target`) that of th
 * Steps B and C of the paper are left out unless ``minimax`` is set: on top of the above they made nothing better;
 * where G trains, both models are estimated anew from its features, ``refresh`` times.
 
-The prediction is that of the target model on G's features; on frozen features the mean with that on these.
+Unknown is what the target model, on frozen features or on those of a G that trains, gives a posterior above one half. The
+probabilities of the classes are the mean of its own and the heads'.
 """
 
 import io
@@ -68,8 +69,7 @@ class Credo(Divergence):
     def __init__(self, backbone: nn.Module, split: LabelSplit, hparams: Optional[CredoHparams] = None):
         super().__init__(backbone, split, hparams)
         self.minimax &= self.hparams.minimax
-        #: the target model on frozen features or, where there are none, on G's; and on G's trained on frozen ones
-        self.target, self.trained = (TargetPosterior(split.num_source) for _ in range(2))
+        self.target = TargetPosterior(split.num_source)
         self._posterior: Optional[Tensor] = None  # of the target samples, in list order
         self._refresh_at: Set[int] = set()
 
@@ -142,20 +142,18 @@ class Credo(Divergence):
             self._estimate(self.context)
         return super().update(source, target, step, play)
 
-    def before_evaluation(self, last: bool) -> None:
-        if self.context is None or not self.target.ready:
-            return
-        if not self.target.on_inputs:
+    def refresh(self) -> None:
+        if self.context is not None and not self.target.on_inputs:
             self.target.estimate(self.context, self.label_model)
-        elif last:  # on frozen features earlier evaluations do without: each would take seconds
-            self.trained.estimate(self.context, self.label_model, on_inputs=False)
 
     @torch.no_grad()
     def predict(self, x: Tensor) -> Prediction:
         if not self.target.ready:
             return super().predict(x)
         f = self.backbone(x)
-        return posterior_prediction(torch.stack([part(x, f) for part in (self.target, self.trained) if part.ready]).mean(0))
+        probs, score, unknown = posterior_prediction(self.target(x, f))
+        heads = torch.stack([head.float().softmax(-1) for head in self.heads(f)]).mean(0)
+        return Prediction((probs + heads) / 2, score, unknown)
 
     def get_extra_state(self) -> Tensor:
         """The estimates are part of the state, so that a resumed run continues with the same labels."""

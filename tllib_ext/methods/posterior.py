@@ -23,7 +23,7 @@ __all__ = ["TargetPosterior", "posterior_prediction"]
 class TargetPosterior(nn.Module):
     r"""Posterior of the K source classes and *unknown*, once :meth:`estimate` was called or a saved one was loaded.
 
-    It works on G's inputs where these are frozen features, else (or if asked to) on G's output.
+    It works on G's inputs where these are frozen features, else on G's output.
 
     Shape:
         - inputs: :math:`(N, *)` of G, features: :math:`(N, D)` of G; Outputs: :math:`(N, K + 1)`
@@ -43,17 +43,16 @@ class TargetPosterior(nn.Module):
         return self._classify is not None
 
     def estimate(
-        self, context: Context, labels: Optional[LabelModel] = None, on_inputs: bool = True
+        self, context: Context, labels: Optional[LabelModel] = None
     ) -> Tuple[Optional[LabelModel], Optional[TargetModel]]:
         """Fit the target model; returns it after the label model, both None if the features are not finite.
 
         Args:
             context (Context): labels and features of the run
             labels (LabelModel, optional): of the source; estimated from the same features where it is not given
-            on_inputs (bool): use G's inputs where these are frozen features; False uses the current G's output
         """
         source, target = context.source_inputs, context.target_inputs
-        self.on_inputs = on_inputs and source is not None and target is not None
+        self.on_inputs = source is not None and target is not None
         if not self.on_inputs:
             if context.source_features is None or context.target_features is None:
                 raise UserError("the target model needs features of both domains: pass source_features and target_features")

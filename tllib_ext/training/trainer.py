@@ -236,7 +236,6 @@ class _Training:
 
     def evaluate(self, done: int) -> None:
         """One evaluation of the whole target."""
-        self.method.before_evaluation(done == self.config.steps)
         prediction = predict_domain(self.method, self.parts.target)
         if not all(np.isfinite(values).all() for values in (prediction.probs, prediction.score)):
             self.check_pending()

@@ -18,7 +18,7 @@ LEAVES = {
     "registry": {"errors", "typing"},
     "compat": {"errors", "registry", "typing"},
     "split": {"errors", "typing"},
-    "images": {"errors", "typing"},
+    "images": {"compat", "errors", "typing"},
     "io": {"errors", "typing"},
 }
 PACKAGES = {

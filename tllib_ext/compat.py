@@ -17,14 +17,14 @@ import sys
 import textwrap
 import warnings
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Callable, Iterator, List, NoReturn, Optional, TypeVar
 
 from tllib_ext.errors import UserError
 
-__all__ = ["Missing", "PartStatus", "torchvision", "timm", "tllib", "forbid_downloads", "probe"]
+__all__ = ["Missing", "PartStatus", "torchvision", "timm", "tllib", "heif", "forbid_downloads", "probe"]
 
 log = logging.getLogger("tllib_ext.compat")
 
@@ -107,6 +107,16 @@ def tllib(submodule: str = "") -> ModuleType:
     if "tllib" not in sys.modules:
         _import_tllib()
     return _import(f"tllib.{submodule}") if submodule else sys.modules["tllib"]
+
+
+@lru_cache(maxsize=1)
+def heif() -> bool:
+    """Whether HEIC photographs can be read: pillow-heif is installed, and its reader is registered with Pillow."""
+    try:
+        _import("pillow_heif").register_heif_opener()
+    except Missing:
+        return False
+    return True
 
 
 def forbid_downloads(remedy: str) -> None:

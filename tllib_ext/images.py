@@ -3,17 +3,25 @@
 import os
 import threading
 import warnings
-from typing import Optional
+from typing import Iterable, Optional, Tuple
 
 import numpy as np
 from PIL import Image, ImageOps
 
+from tllib_ext.compat import heif
 from tllib_ext.errors import UserError
 from tllib_ext.typing import PathLike
 
-__all__ = ["IMAGE_SUFFIXES", "as_rgb", "load_image"]
+__all__ = ["as_rgb", "conversion_hint", "image_suffixes", "load_image"]
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm")
+HEIF_SUFFIXES = (".heic", ".heif")
+#: suffixes of photographs that are not read -> what to do
+_CONVERSIONS = {
+    HEIF_SUFFIXES: "HEIC is read after: pip install pillow-heif",
+    (".cr2", ".cr3", ".nef", ".arw", ".dng", ".raf", ".orf", ".rw2"): "export raw photographs as JPEG by your photo program",
+    (".avif", ".jxl", ".jp2", ".psd", ".svg"): "convert other pictures by: magick FILE FILE.jpg",
+}
 
 #: the formats that are read, whatever the suffix; one of Pillow's other readers starts Ghostscript.
 FORMATS = ("JPEG", "PNG", "BMP", "GIF", "TIFF", "WEBP", "PPM")
@@ -44,6 +52,23 @@ class _WarningFilters:
 _FILTERS = _WarningFilters()
 
 
+def image_suffixes() -> Tuple[str, ...]:
+    """The suffixes of image files in a folder; HEIC photographs are among them where pillow-heif is installed."""
+    return IMAGE_SUFFIXES + (HEIF_SUFFIXES if heif() else ())
+
+
+def conversion_hint(suffixes: Iterable[str]) -> str:
+    """What to do with photographs of these suffixes, which are not read; empty if none is a photograph's.
+
+    Examples::
+
+        >>> conversion_hint([".nef", ".txt"])
+        'export raw photographs as JPEG by your photo program'
+    """
+    present = set(suffixes) - set(image_suffixes())
+    return "; ".join(text for kinds, text in _CONVERSIONS.items() if present & set(kinds))
+
+
 def load_image(path: PathLike, max_side: Optional[int] = None) -> Image.Image:
     """The image as RGB; an unreadable one is a :class:`~tllib_ext.errors.UserError` that names the file.
 
@@ -57,7 +82,7 @@ def load_image(path: PathLike, max_side: Optional[int] = None) -> Image.Image:
     if not os.path.isfile(path):  # opening a pipe would block
         raise UserError(f"{'not an image but a folder or device' if os.path.exists(path) else 'image not found'}: {path}")
     try:
-        with _FILTERS, Image.open(path, formats=FORMATS) as image:
+        with _FILTERS, Image.open(path, formats=(*FORMATS, "HEIF") if heif() else FORMATS) as image:
             if max_side is not None:
                 image.draft(None, (max_side, max_side))
             ImageOps.exif_transpose(image, in_place=True)

@@ -119,7 +119,10 @@ def test_bad_runs_are_one_line(saved, run_example, image_root, tmp_path):
     one_line(*run_example("predict", tmp_path / "empty", image)[::2], "no model in")
     (tmp_path / "empty/model.safetensors").write_bytes(b"\x00" * 100)
     one_line(*run_example("predict", tmp_path / "empty", image)[::2], "cannot read the model")
-    one_line(*run_example("predict", alone, tmp_path / "empty")[::2], "no image in")
+    (tmp_path / "hollow").mkdir()
+    one_line(*run_example("predict", alone, tmp_path / "hollow")[::2], "no image in")
+    code, _, err = run_example("predict", alone, tmp_path / "empty")
+    assert code == 2 and "1 file passed over: 1 .safetensors" in err
     one_line(*run_example("predict", alone, image, "--out", tmp_path / "no/such.csv")[::2], "no folder")
     code, out, err = run_example("predict", alone, tmp_path / "missing.png")
     assert (code, out) == (2, "") and "none of 1 files is a readable image" in err

@@ -10,24 +10,27 @@ import torch
 from tqdm import tqdm
 
 from tllib_ext.errors import UserError, one_line
-from tllib_ext.images import IMAGE_SUFFIXES, load_image
+from tllib_ext.images import load_image
 from tllib_ext.methods.base import Prediction
 from tllib_ext.training.predict import prediction_of_arrays
 from tllib_ext.training.saved_run import SavedRun
+from tllib_ext.vision.datasets.folder_files import files_below, passed_over_note
 from tllib_ext.vision.transforms import decode
 
 __all__ = ["find_images", "predict_files"]
 
 
 def find_images(names: Sequence[str]) -> List[str]:
-    """Every named file, and every image below a named folder in the order of their paths."""
+    """Every named file, and every image below a named folder in the order of their paths; other files are named on stderr."""
     found: List[str] = []
     for name in names:
         if not os.path.isdir(name):
             found.append(name)
             continue
-        below = (os.path.join(place, file) for place, _, files in os.walk(name) for file in files)
-        found += sorted(p for p in below if p.lower().endswith(IMAGE_SUFFIXES) and not os.path.basename(p).startswith("."))
+        images, others = files_below(name)
+        found += images
+        if others:
+            print(one_line(passed_over_note(name, others)), file=sys.stderr)
     return found
 
 

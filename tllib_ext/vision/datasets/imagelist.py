@@ -2,7 +2,6 @@
 
 import os
 import zipfile
-from collections import Counter
 from pathlib import Path
 from typing import Dict, List, Optional, Sequence, Tuple
 
@@ -10,8 +9,9 @@ import numpy as np
 from PIL.Image import Image
 
 from tllib_ext.errors import UserError
-from tllib_ext.images import IMAGE_SUFFIXES, load_image
+from tllib_ext.images import image_suffixes, load_image
 from tllib_ext.typing import PathLike
+from tllib_ext.vision.datasets.folder_files import cannot_read, files_below, passed_over_note, suffix_counts
 from tllib_ext.vision.datasets.types import Loader, Sample
 
 __all__ = ["ImageList", "ImageFolder", "FeatureList"]
@@ -84,51 +84,35 @@ class ImageFolder(ImageList):
     """
 
     def __init__(self, root: PathLike, classes: Optional[Sequence[str]] = None, loader: Loader = load_image):
-        self.root, self.loader, suffixes = str(root), loader, ", ".join(IMAGE_SUFFIXES)
-        #: suffix -> number of files that were ignored because of it
-        self.ignored: Counter[str] = Counter()
-        _, folders, _ = next(os.walk(self.root, onerror=_cannot_read))
+        self.root, self.loader, suffixes = str(root), loader, ", ".join(image_suffixes())
+        #: files that are not read: no images by their suffix, or beside the class folders
+        self.passed_over: List[str] = []
+        _, folders, beside = next(os.walk(self.root, onerror=cannot_read))
         names = [name for name in sorted(folders) if not name.startswith(".") and (classes is None or name in classes)]
-        found = {name: _files_below(os.path.join(self.root, name)) for name in names}
+        found = {name: files_below(os.path.join(self.root, name)) for name in names}
         self.samples = []
         if any(images for images, _ in found.values()):
             self.classes = list(found if classes is None else classes)
             for name, (images, other) in found.items():
                 if not images:
-                    there = f"its files are {_by_suffix(other)}" if other else "it is empty"
+                    there = f"its files are {suffix_counts(other)}" if other else "it is empty"
                     remedy = f"remove the folder, or put images ({suffixes}) there"
                     raise UserError(f"no images in {os.path.join(self.root, name)}: {there}; {remedy}")
-                self.ignored += other
+                self.passed_over += other
                 self.samples += [(path, self.classes.index(name)) for path in images]
+            self.passed_over += [os.path.join(self.root, name) for name in sorted(beside) if not name.startswith(".")]
         else:
             self.classes = list(classes or [])
-            loose, self.ignored = _files_below(self.root)
+            loose, self.passed_over = files_below(self.root)
             if not loose:
-                there = _by_suffix(self.ignored) or "no files"
+                there = suffix_counts(self.passed_over) or "no files"
                 raise UserError(f"no images in {self.root} ({there}): expected {self.root}/<class>/<image> ({suffixes})")
             self.samples += [(path, None) for path in loose]
 
     @property
     def note(self) -> str:
-        """A line for the log about ignored files; empty if there are none."""
-        count = sum(self.ignored.values())
-        return f"{self.root}: ignored {count} files that are no images: {_by_suffix(self.ignored)}" if count else ""
-
-
-def _cannot_read(error: OSError) -> None:
-    raise UserError(f"cannot read the folder {error.filename}: {error.strerror or error}") from None
-
-
-def _files_below(folder: str) -> Tuple[List[str], "Counter[str]"]:
-    """The images below a folder in sorted order, and how many other files there are by suffix; hidden files are neither."""
-    walk = os.walk(folder, onerror=_cannot_read)
-    files = [os.path.join(place, name) for place, _, names in walk for name in names if not name.startswith(".")]
-    images = sorted(file for file in files if file.lower().endswith(IMAGE_SUFFIXES))
-    return images, Counter(Path(file).suffix.lower() or "no suffix" for file in set(files) - set(images))
-
-
-def _by_suffix(counts: "Counter[str]") -> str:
-    return ", ".join(f"{count} {suffix}" for suffix, count in sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:8])
+        """A line for the log about the files that are passed over; empty if there are none."""
+        return passed_over_note(self.root, self.passed_over)
 
 
 class FeatureList:

@@ -138,8 +138,9 @@ def stated(records: Sequence[Dict[str, Any]], results: str) -> str:
     steps = ", ".join(str(s) for s in sorted({r["steps"] for r in records}))
     return (
         f"OS in %, last of {steps} steps, mean ± standard deviation over seeds {seeds} (noise drawn with the same seed); "
-        f"Office-31, frozen ImageNet ResNet-50 features, a bottleneck trained on them. In brackets the paper's numbers, from a "
-        f"fine-tuned ResNet-50 ({paper_tables()['source'].rpartition(', ')[2]}). [Commands and records]({results}).\n\n"
+        f"Office-31, frozen ImageNet ResNet-50 features, a bottleneck trained on them at 0.1 x the "
+        f"learning rate of the heads. In brackets the paper's numbers, from a fine-tuned "
+        f"ResNet-50 ({paper_tables()['source'].rpartition(', ')[2]}). [Commands and records]({results}).\n\n"
     )
 
 

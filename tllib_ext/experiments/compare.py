@@ -104,8 +104,11 @@ def legend(records: Sequence[Record], metric: str, table: Table) -> List[str]:
         found = dict.fromkeys(str(record["commit"]) for record in done if record.get("commit"))
         commits = [name[:10] + " with uncommitted changes" * name.endswith("-dirty") for name in found]
         code = f", commit {', '.join(commits)}" if commits else ""
-        frozen = " frozen" if any(record.get("freeze_backbone") for record in done) else ""
-        backbone = "frozen features, bottleneck trained" if words["arch"] == "None" else words["arch"] + frozen
+        backbone = "frozen features" if words["arch"] == "None" else words["arch"]
+        if words["arch"] == "None" or any(record.get("freeze_backbone") for record in done):
+            # Records of earlier releases do not name the rate: it was 0.1.
+            rates = ", ".join(dict.fromkeys(str(record.get("bottleneck_lr_mult", 0.1)) for record in done))
+            backbone += f"{' frozen' * (words['arch'] != 'None')}, bottleneck trained at {rates} x the learning rate"
         lines.append(
             f"last step of {words['steps']}, batch {words['batch_size']} per domain; {backbone}; label sets {words['split']}; "
             f"seeds {words['seed']}, noise seeds {words['noise_seed']}; {date.today().isoformat()}{code}"

@@ -258,7 +258,7 @@ class _Training:
         """``results.json``: the last evaluation, flat; the best one on target labels only under the name oracle."""
         config, noisy = self.config, self.parts.noisy
         keys = ("method", "preset", "data", "source", "target", "split", "noise", "rate", "noise_mode", "noise_seed", "seed",
-                "steps", "batch_size", "lr", "arch", "freeze_backbone", "precision")  # fmt: skip
+                "steps", "batch_size", "lr", "arch", "freeze_backbone", "bottleneck_lr_mult", "precision")  # fmt: skip
         results = {key: getattr(config, key) for key in keys}
         results["split"] = str(config.split)
         results.update(realised_rate=noisy.realised_rate, realised_transition=noisy.realised_transition.tolist())

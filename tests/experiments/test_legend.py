@@ -17,4 +17,4 @@ RECORD = {"row": "credo", "method": "credo", "task": "A2D", "seed": 0, "noise_se
 ])  # fmt: skip
 def test_the_learning_rate_of_the_bottleneck_is_stated(change, words):
     records = [{**RECORD, **change}]
-    assert words in "\n".join(legend(records, "os", make_table(records, "os", ["credo"], ["A2D"])))
+    assert words in "\n".join(legend(records, "os", make_table(records, "os", ["credo"], ["A2D"], title="")))

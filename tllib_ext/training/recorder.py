@@ -7,14 +7,14 @@ import subprocess
 import sys
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Dict, List, Optional
+from typing import Dict, List, Optional
+
+import numpy as np
 
 from tllib_ext import __version__
 from tllib_ext.io import read_json_lines, write_json, write_text
+from tllib_ext.training.tensorboard import EventFile, add_evaluation
 from tllib_ext.typing import Record
-
-if TYPE_CHECKING:
-    from tensorboardX import SummaryWriter
 
 __all__ = ["Recorder", "environment"]
 
@@ -57,7 +57,7 @@ def _commit() -> Optional[str]:
 
 
 class Recorder:
-    """Writes ``config.json``, ``env.json``, ``results.jsonl``, ``results.json`` and tensorboardX scalars.
+    """Writes ``config.json``, ``env.json``, ``results.jsonl``, ``results.json`` and tensorboard's ``tb/``.
 
     Args:
         folder (Path): the run folder
@@ -66,7 +66,7 @@ class Recorder:
 
     def __init__(self, folder: Path, active: bool = True):
         self.folder, self.active = Path(folder), active
-        self._tb: Optional["SummaryWriter"] = None
+        self._tb: Optional[EventFile] = None
         self._begin = 0
         if active:
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -96,11 +96,11 @@ class Recorder:
             write_text(self.folder / "results.jsonl", "".join(json.dumps(line) + "\n" for line in kept))
             self._begin = step
 
-    def evaluation(self, record: Record) -> None:
-        """Append one evaluation, and its numbers to tensorboardX."""
+    def evaluation(self, record: Record, score: Optional[np.ndarray] = None, unknown: Optional[np.ndarray] = None) -> None:
+        """Append one evaluation to ``results.jsonl`` and its numbers to ``tb/``; with ``score``, curve and histograms too."""
         if not self.active:
             return
-        path = self.folder / "results.jsonl"
+        path, step = self.folder / "results.jsonl", record["step"]
         try:
             with open(path, "a", encoding="utf-8") as file:
                 file.write(json.dumps(record) + "\n")
@@ -108,28 +108,13 @@ class Recorder:
                 os.fsync(file.fileno())
         except OSError as error:
             raise OSError(error.errno, error.strerror, str(path)) from None
+        self._tb = self._tb or EventFile(self.folder / "tb", self._begin)
         for name, value in record.items():
             if isinstance(value, float):
-                self.scalar(name, value, record["step"])
-
-    def scalar(self, name: str, value: float, step: int) -> None:
-        """One number for tensorboard."""
-        if self.active:
-            self.tensorboard.add_scalar(name, value, step)
-
-    @property
-    def tensorboard(self) -> "SummaryWriter":
-        """tensorboardX's writer into ``tb/``, opened when first used."""
-        if self._tb is None:
-            from tensorboardX import SummaryWriter
-
-            self._tb = SummaryWriter(str(self.folder / "tb"), purge_step=self._begin or None)
-        return self._tb
-
-    def close(self) -> None:
-        """Write out what tensorboardX still holds."""
-        if self._tb is not None:
-            self._tb.close()
+                self._tb.add_scalar(name, value, step)
+        if score is not None:
+            add_evaluation(self._tb, score, unknown, step)
+        self._tb.flush()
 
     def finish(self, results: Record) -> None:
         """Write ``results.json``: its presence marks the run as complete."""

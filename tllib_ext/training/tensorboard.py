@@ -1,20 +1,75 @@
-"""What tensorboard shows of every evaluation besides metrics: the precision-recall curve and histograms of the score."""
+"""What tensorboard shows: the scalars of every evaluation, its precision-recall curve and histograms of its score."""
 
-from typing import TYPE_CHECKING, Optional
+import os
+import time
+from pathlib import Path
+from typing import Any, Optional
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from tensorboardX import SummaryWriter
-
-__all__ = ["add_evaluation"]
+__all__ = ["EventFile", "add_evaluation"]
 
 
-def add_evaluation(writer: "SummaryWriter", score: np.ndarray, unknown: Optional[np.ndarray], step: int) -> None:
+class EventFile:
+    """An event file for tensorboard, written by the caller's thread.
+
+    ``tensorboardX.SummaryWriter`` writes from a thread of its own, which ends on a full disk: the caller then waits for ever
+    for room in its queue. Here the error reaches the caller.
+
+    Args:
+        folder (Path): gets the file ``events.…``
+        purge_step (int): tensorboard hides what earlier files of the folder hold from this step on; 0 hides nothing
+    """
+
+    def __init__(self, folder: Path, purge_step: int = 0):
+        from tensorboardX.event_file_writer import EventsWriter
+        from tensorboardX.proto.event_pb2 import SessionLog
+
+        self._folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+        self._writer = EventsWriter(str(folder / "events"), f".{os.getpid()}")  # two files in a second are two files
+        if purge_step:
+            self._add(purge_step, session_log=SessionLog(status=SessionLog.START))
+
+    def _add(self, step: int, **content: Any) -> None:
+        from tensorboardX.proto.event_pb2 import Event
+
+        self._call(self._writer.write_event, Event(wall_time=time.time(), step=step, **content))
+
+    def _call(self, write: Any, *args: object) -> None:
+        try:
+            write(*args)
+        except OSError as error:  # write() does not name the file
+            raise OSError(error.errno, error.strerror, str(self._folder)) from None
+
+    def add_scalar(self, tag: str, value: float, step: int) -> None:
+        """Add one number."""
+        from tensorboardX.summary import scalar
+
+        self._add(step, summary=scalar(tag, value))
+
+    def add_pr_curve(self, tag: str, labels: np.ndarray, predictions: np.ndarray, step: int) -> None:
+        """Add the precision-recall curve of ``predictions`` in [0, 1]."""
+        from tensorboardX.summary import pr_curve
+
+        self._add(step, summary=pr_curve(tag, labels, predictions))
+
+    def add_histogram(self, tag: str, values: np.ndarray, step: int) -> None:
+        """Add a histogram."""
+        from tensorboardX.summary import histogram
+
+        self._add(step, summary=histogram(tag, values, bins=64))
+
+    def flush(self) -> None:
+        """Bring what was added to the disk."""
+        self._call(self._writer.flush)
+
+
+def add_evaluation(writer: EventFile, score: np.ndarray, unknown: Optional[np.ndarray], step: int) -> None:
     """Add the curve and the histograms of one evaluation.
 
     Args:
-        writer (tensorboardX.SummaryWriter): where to
+        writer (EventFile): where to
         score (numpy.ndarray): :math:`(N, )`, high = unknown
         unknown (numpy.ndarray, optional): :math:`(N, )` bool; None for an unlabelled target, which has no such curve
         step (int): of training

@@ -26,7 +26,6 @@ from tllib_ext.training.predict import predict_domain, report_on
 from tllib_ext.training.prepare import prepare
 from tllib_ext.training.recorder import Recorder
 from tllib_ext.training.run_dir import Lock, Stopper, check_folder, differences, read_config, run_folder
-from tllib_ext.training.tensorboard import add_evaluation
 from tllib_ext.typing import Record
 from tllib_ext.vision.datasets.labels_file import GivenLabels
 
@@ -172,7 +171,6 @@ class _Training:
         if rank() == 0:
             _write_outputs(parts, self.folder, self.last)
             results.update(write_outputs(parts, self.folder, outputs))
-            self.recorder.close()
             if not config.no_report and self.write_report is not None:
                 self.write_report(self.folder, results)
         # Last: a run that is stopped in between continues from its last checkpoint and makes the other files again.
@@ -246,11 +244,8 @@ class _Training:
             record.update(report.flat())
         else:
             record["predicted_unknown"] = float(np.mean(prediction.unknown))
-        self.recorder.evaluation(record)
-        if rank() == 0 and not self.config.no_report:
-            labels = self.parts.target.view.targets
-            unknown = None if labels is None else labels == self.method.split.unknown
-            add_evaluation(self.recorder.tensorboard, np.asarray(prediction.score), unknown, done)
+        labels, score = self.parts.target.view.targets, None if self.config.no_report else np.asarray(prediction.score)
+        self.recorder.evaluation(record, score, None if labels is None else labels == self.method.split.unknown)
         self.say(progress_line(record))
         self.last = {"prediction": prediction, "report": report, "record": record}
 

@@ -4,6 +4,7 @@ import os
 import resource
 import signal
 import time
+from contextlib import suppress
 
 import pytest
 import torch
@@ -33,9 +34,9 @@ def root(tmp_path_factory):
     return root
 
 
-def end(child):
-    """Exit code of a child, which has two minutes."""
-    for _ in range(2400):
+def end(child, seconds=120):
+    """Exit code of a child that has two minutes."""
+    for _ in range(20 * seconds):
         ended, status = os.waitpid(child, os.WNOHANG)
         if ended:
             return os.waitstatus_to_exitcode(status)
@@ -119,6 +120,25 @@ def test_a_signal_to_the_whole_group_spares_the_decoding_processes(root, tmp_pat
     os.killpg(child, signal.SIGTERM)
     assert end(child) == 143
     assert len(own_lines(tmp_path / "log")) == 1 and "stopped after step" in own_lines(tmp_path / "log")[0]
+
+
+def test_a_stopped_decoding_process_does_not_hold_up_a_signal(root, tmp_path):
+    write_images(tmp_path / "images")
+    words = [*images_flags(tmp_path / "images"), "--steps", "4000", "--checkpoint-every", "1", "-j", "1", "--cache", "off"]
+    child = fork_run([*words, "--log", str(tmp_path / "run")], tmp_path / "log")
+    wait_for(tmp_path / "run" / "checkpoints" / "last.pt", child)
+    with open(f"/proc/{child}/task/{child}/children") as file:
+        decoding = list(map(int, file.read().split()))
+    for pid in decoding:
+        os.kill(pid, signal.SIGSTOP)
+    time.sleep(1)  # the run uses up the batches that are ready
+    os.kill(child, signal.SIGTERM)
+    try:
+        assert decoding and end(child, 20) == 143
+    finally:
+        for pid in decoding:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
 
 @pytest.mark.parametrize("limit", [300, 9000])

@@ -1,14 +1,15 @@
 """A run folder in use: the lock, the signals, and whether an unfinished run can continue."""
 
 import json
+import multiprocessing
 import os
 import signal
 import stat
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import FrameType
-from typing import Any, Dict, List, Mapping, Optional
+from typing import Any, Dict, List, Mapping, Optional, cast
 
 from tllib_ext.errors import LockHeld, UserError
 from tllib_ext.io import file_lock
@@ -114,6 +115,9 @@ class Stopper:
         if self.signal is None:
             self.signal = number
             self._deaf_until = time.monotonic() + (self.GRACE if "TORCHELASTIC_RUN_ID" in os.environ else 0.0)
+            for child in multiprocessing.active_children():  # a stopped process that decodes images would hold up the stop
+                with suppress(OSError):
+                    os.kill(cast(int, child.pid), signal.SIGCONT)
         elif time.monotonic() >= self._deaf_until:
             os._exit(128 + number)
 

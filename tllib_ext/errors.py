@@ -7,7 +7,8 @@ import os
 import sys
 from typing import Callable, Iterable, Optional, Tuple
 
-__all__ = ["UserError", "LockHeld", "NonFiniteLoss", "StopRequested", "closest", "one_line", "printable", "run_main", "visible"]
+__all__ = ["UserError", "LockHeld", "NonFiniteLoss", "StopRequested", "closest", "first_line", "one_line", "printable",
+           "run_main", "visible"]  # fmt: skip
 
 
 class UserError(ValueError):
@@ -65,6 +66,17 @@ def one_line(text: object) -> str:
     return printable(" ".join(str(text).split()))
 
 
+def first_line(error: BaseException) -> str:
+    """The first line of an error's message, at most 200 characters; the error's type where there is no message.
+
+    Examples::
+
+        >>> first_line(EOFError()), first_line(ValueError("one\\ntwo"))
+        ('EOFError', 'one')
+    """
+    return next(iter(str(error).splitlines()), "")[:200] or type(error).__name__
+
+
 def visible(name: object) -> str:
     """A class or file name with every control character escaped, line breaks too."""
     return printable(name).replace("\n", "\\n")
@@ -84,9 +96,11 @@ def run_main(main: Callable[[], Optional[int]]) -> int:
 
     Any other exception is a defect of the program and keeps its traceback. ``main`` returns an exit code, None for 0.
     """
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="backslashreplace")  # a file name may be invalid UTF-8
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed (2>&-): the next file that is opened would get its number
+            setattr(sys, name, open(os.devnull, "w"))
+        if hasattr(getattr(sys, name), "reconfigure"):
+            getattr(sys, name).reconfigure(errors="backslashreplace")  # a file name may be invalid UTF-8
     try:
         return main() or 0
     except (UserError, NonFiniteLoss) as error:
@@ -125,7 +139,7 @@ def _environment_error(error: Exception) -> Tuple[int, str]:
     words = ("gloo", "nccl", "connection", "peer", "timed out")
     together = int(os.environ.get("WORLD_SIZE", "1")) > 1
     if lost or (together and any(word in text.lower() for word in words)):
-        return 1, f"another process of this run ended or cannot be reached: {text.splitlines()[0]}"
+        return 1, f"another process of this run ended or cannot be reached: {first_line(error)}"
     return 0, ""
 
 

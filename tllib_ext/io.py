@@ -25,7 +25,10 @@ __all__ = [
 
 def cache_dir() -> Path:
     """Where generated data and frozen features are kept: ``$TLLIB_EXT_CACHE`` or ``~/.cache/tllib_ext``."""
-    return Path(os.environ.get("TLLIB_EXT_CACHE") or Path.home() / ".cache" / "tllib_ext")
+    try:
+        return Path(os.environ.get("TLLIB_EXT_CACHE") or Path.home() / ".cache" / "tllib_ext")
+    except RuntimeError:
+        raise UserError("this user has no home folder: set TLLIB_EXT_CACHE to the folder for caches") from None
 
 
 @contextmanager
@@ -134,12 +137,18 @@ def file_lock(path: PathLike, blocking: bool = True) -> Iterator[None]:
 
 
 def read_json_lines(file: Path) -> List[Record]:
-    """Records of a ``.jsonl`` file that have an integer ``step``; lines that are no JSON (a torn last line) are skipped."""
+    """Evaluations of a ``.jsonl`` file: records that have an integer ``step``; lines that are no JSON (a torn last line) are
+    skipped. Every value but the scenario is a number or None; anything else is a :class:`UserError`."""
     records = []
     for line in file.read_text(encoding="utf-8", errors="replace").split("\n") if file.exists() else ():
         with suppress(ValueError, RecursionError):
             records.append(json.loads(line))
-    return [record for record in records if isinstance(record, dict) and type(record.get("step")) is int]
+    records = [record for record in records if isinstance(record, dict) and type(record.get("step")) is int]
+    for record in records:
+        for name, value in record.items():
+            if name != "scenario" and not isinstance(value, (int, float, type(None))):
+                raise UserError(f"{file}, step {record['step']}: {name} is {str(value)[:40]!r}, expected a number")
+    return records
 
 
 #: rows that are Python objects at a time; few enough to stay in the processor's cache

@@ -4,6 +4,7 @@ Source labels are ``0..K-1`` (shared classes first, then source-private ones), e
 label ``K``. No other file does arithmetic with ``K``.
 """
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import Dict, Optional, Sequence, Tuple
 
@@ -38,7 +39,7 @@ class LabelSplit:
         for field in ("shared", "source_private", "target_private"):
             object.__setattr__(self, field, tuple(map(str, getattr(self, field))))
         names = self.shared + self.source_private + self.target_private
-        twice = sorted({name for name in names if names.count(name) > 1})
+        twice = sorted(name for name, count in Counter(names).items() if count > 1)
         if twice:
             raise UserError(f"a class is in two parts of the split: {', '.join(twice)}")
         if {"", "unknown"} & set(self.source_classes):

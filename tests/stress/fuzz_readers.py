@@ -4,6 +4,7 @@ import io
 import json
 
 import numpy as np
+from fuzz_models import good_model, hostile_models, read_model
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
@@ -103,6 +104,7 @@ READERS = {
     "transition matrix .csv": ("q.csv", b"0.5,0.5\n0,1\n", lines(CELLS), CELLS, lambda file: read_transition(file, 2)),
     "transition matrix .npy": ("q.npy", _npy(np.eye(2)), matrices(), [], lambda file: read_transition(file, 2)),
     "label sets .json": ("config.json", GOOD_SPLIT, lines(JSON_WORDS), JSON_WORDS, load_split),
+    "model .safetensors": ("model.safetensors", good_model()[0], hostile_models(), [], read_model),
 }  # fmt: skip
 
 

@@ -49,7 +49,8 @@ def _convert(name: str, value: object, hint: object) -> Any:
         return value  # a type of the method's own: its __post_init__ checks it
     accepted = tuple(kinds | {int}) if float in kinds else tuple(kinds)
     fits = isinstance(value, accepted) and (bool in kinds or not isinstance(value, bool))
-    if not fits or (isinstance(value, float) and not math.isfinite(value)):
+    # finite, and at most 64 bits where PyTorch takes an integer
+    if not fits or (isinstance(value, (int, float)) and not abs(value) < (2**63 if isinstance(value, int) else math.inf)):
         raise UserError(f"hyper-parameter {name}={value!r}: expected {_expected(kinds)}")
     return value
 

@@ -14,7 +14,7 @@ from torch import nn
 from tqdm import tqdm
 
 from tllib_ext.distributed import gather_objects, rank, world_size
-from tllib_ext.errors import UserError, one_line
+from tllib_ext.errors import UserError, first_line, one_line
 from tllib_ext.io import cache_dir, file_lock
 from tllib_ext.methods import METHODS
 from tllib_ext.methods.base import Method
@@ -112,7 +112,7 @@ def pick_device(name: str) -> torch.device:
         device = torch.device(name)
         torch.zeros(1, device=device)
     except (RuntimeError, AssertionError) as error:
-        raise UserError(f"device={name!r} cannot be used here: {str(error).splitlines()[0]}; try device='cpu'") from None
+        raise UserError(f"device={name!r} cannot be used here: {first_line(error)}; try device='cpu'") from None
     return device
 
 
@@ -150,6 +150,9 @@ def build(given: RunConfig) -> RunParts:
     if config.batch_norm == "global" and world_size() > 1:
         convert_sync_batchnorm(method)
     _save_memory(config, method.backbone, trained=not data.is_features and frozen is None)
+    alone = config.batch_size * (world_size() if config.batch_norm == "global" else 1) == 1
+    if alone and not method.training_free and any(isinstance(module, nn.BatchNorm1d) for module in method.modules()):
+        raise UserError("batch_size=1: batch normalisation needs at least two samples per batch: choose batch_size=2 or more")
     if config.compile:
         compile_network(method.backbone, device, tqdm.write if rank() == 0 else str)
     return RunParts(given, config, data, noisy, source, target, method, frozen, device, skipped)

@@ -9,7 +9,7 @@ from typing import Dict, Optional, Tuple
 import torch
 from torch import Tensor, nn
 
-from tllib_ext.errors import UserError
+from tllib_ext.errors import UserError, first_line
 from tllib_ext.io import atomic_path
 from tllib_ext.methods.base import Method
 from tllib_ext.training.earlier import upgrade
@@ -44,7 +44,7 @@ def load_checkpoint(folder: Path) -> Optional[Record]:
     try:
         state = torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:  # damaged or made by something else
-        raise UserError(f"cannot read the checkpoint {file}: {str(error).splitlines()[0][:200]}") from None
+        raise UserError(f"cannot read the checkpoint {file}: {first_line(error)}") from None
     if not isinstance(state, dict) or state.get("format") != FORMAT:
         raise UserError(f"{file} is not a checkpoint of this version (format {FORMAT}): start anew in another folder")
     return state

@@ -43,7 +43,12 @@ class Meter:
 
     def load_state_dict(self, state: Record) -> None:
         """Undo :meth:`state_dict`."""
-        self._sums, self._counts = dict(state["sums"]), dict(state["counts"])
+        sums, counts = dict(state["sums"]), dict(state["counts"])
+        if sums.keys() != counts.keys() or not all(isinstance(total, Tensor) and total.dim() == 0 for total in sums.values()):
+            raise ValueError("its running means are not scalars with counts")
+        if not all(type(count) is int and count > 0 for count in counts.values()):
+            raise ValueError("its running means have counts that are not positive")
+        self._sums, self._counts = sums, counts
 
 
 class Undo:

@@ -169,6 +169,10 @@ class SGDPlayers:
         """Undo :meth:`state_dict`."""
         for name, optimiser in self.optimisers.items():
             optimiser.load_state_dict(state["optimisers"][name])
+            for p, own in optimiser.state.items():  # PyTorch does not compare the shapes
+                momentum = own.get("momentum_buffer")
+                if momentum is not None and momentum.shape != p.shape:
+                    raise ValueError(f"momentum of shape {tuple(momentum.shape)} for a parameter of shape {tuple(p.shape)}")
         if self.scaler is not None and state["scaler"] is not None:
             self.scaler.load_state_dict(state["scaler"])
 

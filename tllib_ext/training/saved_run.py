@@ -22,6 +22,8 @@ __all__ = ["SavedRun", "load_run"]
 
 #: images per forward of a frozen backbone and of the method, as in a run: the same sums in the same order.
 _FROZEN_BATCH, _BATCH = 64, 128
+#: sides of images, and width of layers or number of heads, that a model file may ask for: it must not take all memory
+_SIZES, _WIDEST = (8, 4096), 8192
 
 
 @dataclass
@@ -76,12 +78,18 @@ def load_run(folder: Union[str, Path], device: Union[str, torch.device] = "cpu")
             )
         split, image = LabelSplit(**metadata["split"]), metadata["image"]
         resize, crop = int(image["resize"]), int(image["crop"])
+        if not _SIZES[0] <= crop <= resize <= _SIZES[1]:
+            raise ValueError(f"images of {resize} pixels, cropped to {crop}: expected {_SIZES[0]} to {_SIZES[1]}")
+        counts = {"bottleneck_dim": metadata["bottleneck_dim"], **metadata["hparams"]}
+        for name, count in counts.items():
+            if type(count) is int and count > _WIDEST:
+                raise ValueError(f"{name}={count}: expected at most {_WIDEST}")
         backbone, frozen = _networks(metadata, frozen_tensors, folder)
         cls = METHODS.get(metadata["method"], import_paths=False)
         method = cls(backbone, split, cls.Hparams.parse(metadata["hparams"]))
     except UserError:
         raise
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise UserError(f"the model in {folder} was written by another version: {type(error).__name__} {error}") from None
     load_method(method, tensors, folder)
     for module in filter(None, (method, frozen)):

@@ -136,7 +136,10 @@ class _Training:
             self.play.load_state_dict(state["play"])
             self.meter.load_state_dict(state["meter"][rank()])
             self.audit.load_state_dict(state["audit"][rank()])
-            self.start, self.skipped = int(state["step"]), int(state["skipped"])
+            self.start, self.skipped = state["step"], state["skipped"]
+            whole = type(self.start) is int and type(self.skipped) is int
+            if not whole or not 0 <= self.start <= self.config.steps or self.skipped < 0:
+                raise ValueError(f"step {state['step']} of {self.config.steps}, {state['skipped']} skipped")
         except (KeyError, IndexError, TypeError, ValueError, AttributeError, RuntimeError) as error:
             reason = " ".join(str(error).split())[:200]
             raise UserError(f"the checkpoint in {self.folder} does not fit this run: {reason}; remove it to start anew") from None

@@ -128,7 +128,7 @@ class FeatureList:
         if lacking:
             raise UserError(f"{file} has no {' and no '.join(lacking)}: expected features, labels, classes[, paths]")
         features, labels = arrays["features"], arrays.get("labels")
-        if features.ndim != 2 or features.dtype.kind not in "fiu" or not len(features):
+        if features.ndim != 2 or features.dtype.kind not in "fiu" or not features.size:
             raise UserError(f"{file}: features of shape {features.shape} {features.dtype}, expected (N, D) numbers")
         with np.errstate(over="ignore"):  # infinite in float32: reported below
             self.features = np.ascontiguousarray(features, dtype=np.float32)

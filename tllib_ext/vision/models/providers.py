@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from tllib_ext import compat
-from tllib_ext.errors import UserError, closest, one_line
+from tllib_ext.errors import UserError, closest, first_line, one_line
 from tllib_ext.typing import PathLike
 
 __all__ = ["Backbone", "BackboneLike", "CLASSIFIERS", "from_torchvision", "from_tllib", "from_timm", "read_state"]
@@ -137,7 +137,7 @@ def read_state(file: PathLike) -> Dict[str, Tensor]:
             return load_file(file)
         state = torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:  # a pickle, zip or header can be damaged in many ways
-        raise UserError(f"cannot read the weights {file}: {str(error).splitlines()[0][:200]}") from None
+        raise UserError(f"cannot read the weights {file}: {first_line(error)}") from None
     state = state.get("state_dict", state) if isinstance(state, dict) else state
     if not isinstance(state, dict) or not all(isinstance(v, Tensor) for v in state.values()):
         raise UserError(f"{file} is not a state dict: expected parameter names and tensors")

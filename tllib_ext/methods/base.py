@@ -129,6 +129,8 @@ class Method(nn.Module):
     uses_target: bool = True
     #: True if :meth:`prepare` does everything; a run then has one step, in which nothing moves.
     training_free: ClassVar[bool] = False
+    #: True if the method estimates the source labels itself: no treatment of them (``labels_by``) may come before.
+    estimates_labels: ClassVar[bool] = False
     #: named sets of hyper-parameters: ``default`` (ours, first), ``code`` (the authors' released code), ``paper`` (the
     #: paper's text, where it differs).
     presets: ClassVar[Dict[str, Mapping[str, object]]] = {"default": {}}

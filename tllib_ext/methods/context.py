@@ -19,6 +19,7 @@ class Context:
         rate (float): the noise rate that the experimenter gave, the paper's drop rate
         seed (int): the run's seed
         source_labels (numpy.ndarray, optional): the given, possibly wrong, labels in list order
+        source_weights (numpy.ndarray, optional): their weights, 0 for a label that is left out; None: all equal
         source_inputs, target_inputs (tensor, optional): frozen features, where these are what the networks get
         say (callable): writes a line to the log
         source_features, target_features (callable, optional): the current G's features of a whole domain in list
@@ -31,6 +32,7 @@ class Context:
     rate: float = 0.0
     seed: int = 0
     source_labels: Optional[np.ndarray] = field(default=None, repr=False)
+    source_weights: Optional[np.ndarray] = field(default=None, repr=False)
     source_inputs: Optional[Tensor] = field(default=None, repr=False)
     target_inputs: Optional[Tensor] = field(default=None, repr=False)
     say: Callable[[str], None] = field(default=lambda text: None, repr=False)

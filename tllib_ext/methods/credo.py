@@ -64,6 +64,7 @@ class Credo(Divergence):
     Hparams = CredoHparams
     hparams: CredoHparams
     presets = {"default": {}}
+    estimates_labels = True
     training_only = ("_extra_state",)
 
     def __init__(self, backbone: nn.Module, split: LabelSplit, hparams: Optional[CredoHparams] = None):

@@ -4,7 +4,7 @@ One step's loss varies with the state of the network. Averaged over all visits t
 because a network learns the regular before the irregular, and because small-loss selection drops wrong labels again.
 """
 
-from typing import Dict, List, Sequence
+from typing import Dict, List, Optional, Sequence
 
 import torch
 import torch.distributed as dist
@@ -22,6 +22,7 @@ class LossHistory:
         num_samples (int): length of the source list
         num_classes (int): K
         device (torch.device): of the accumulators
+        given (tensor, optional): the given labels, where others are learnt: the losses are then theirs, from the probabilities
 
     Examples::
 
@@ -31,7 +32,8 @@ class LossHistory:
         ([nan, 2.0, nan], [0.5, 0.5])
     """
 
-    def __init__(self, num_samples: int, num_classes: int, device: torch.device):
+    def __init__(self, num_samples: int, num_classes: int, device: torch.device, given: Optional[Tensor] = None):
+        self.given = given
         self._loss = torch.zeros(num_samples, device=device)
         self._visits = torch.zeros(num_samples, device=device)
         self._probs = torch.zeros(num_samples, num_classes, device=device)
@@ -40,6 +42,8 @@ class LossHistory:
     def add(self, index: Tensor, loss: Tensor, logits: Sequence[Tensor]) -> None:
         """Add one step's samples; a sample drawn twice counts twice."""
         probs = torch.stack([head.float().softmax(-1) for head in logits]).mean(0)
+        if self.given is not None:
+            loss = -probs.gather(1, self.given[index, None]).squeeze(1).clamp(min=1e-12).log()
         self._loss.index_add_(0, index, loss.detach().float())
         self._visits.index_add_(0, index, torch.ones_like(loss, dtype=torch.float32))
         self._probs.index_add_(0, index, probs)

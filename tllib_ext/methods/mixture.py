@@ -46,6 +46,7 @@ class Mixture(Method):
 
     Hparams = MixtureHparams
     training_free = True
+    estimates_labels = True
     threshold = 0.5
 
     def __init__(self, backbone: nn.Module, split: LabelSplit, hparams: Optional[MixtureHparams] = None):

@@ -149,6 +149,12 @@ class RunConfig(SettingsRecord):
         metavar="NAME=VALUE",
         basic=True,
     )
+    labels_by: str = _method(
+        "given",
+        choice("given", "small-loss", "confident", "label-model"),
+        "treatment of the source labels in front of the method: as given; without those of large loss (--rate);\n"
+        "without those that confident learning flags; corrected and weighted by the label model",
+    )
     drop_rate: Optional[Union[float, str]] = _method(
         None, DROP_RATE, "share of each source batch to drop as wrongly labelled; default: --rate", metavar="RATE"
     )

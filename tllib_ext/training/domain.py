@@ -73,6 +73,10 @@ class Domain:
         self.features = features.to(self.device)
         self.close()  # no pixels are read after this
 
+    def use_labels(self, labels: np.ndarray) -> None:
+        """From now on training batches carry these labels, in list order."""
+        self._labels = torch.from_numpy(labels).to(self.device)
+
     def close(self) -> None:
         """End the processes that decode images; they start again when images are read."""
         if self.pixels is not None:

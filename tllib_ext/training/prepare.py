@@ -4,6 +4,7 @@ from typing import Callable, Tuple
 
 import numpy as np
 
+from tllib_ext.labels.treatment import treat_labels
 from tllib_ext.methods.base import Method
 from tllib_ext.methods.context import Context
 from tllib_ext.training.domain import Domain
@@ -24,6 +25,7 @@ def prepare(
     rate: float,
     seed: int,
     say: Callable[[str], None],
+    labels_by: str = "given",
 ) -> Tuple[BalancedBatches, ShuffledBatches]:
     r"""Prepare a method for its data; returns the samplers of source and target batches.
 
@@ -39,7 +41,16 @@ def prepare(
         rate (float): noise rate for methods that need one
         seed (int): the run's seed
         say (callable): prints a line to the log
+        labels_by (str): treatment of the given labels (:func:`~tllib_ext.labels.treatment.treat_labels`); the method sees
+            its labels and its rate, the sampler draws by its weights
     """
+    weights = None
+    if labels_by != "given":
+        inputs = source.features.cpu() if source.features is not None else features_of(method.backbone, source)
+        treated = treat_labels(labels_by, inputs.numpy(), labels, method.split.num_source, rate, seed)
+        say(treated.summary(labels))
+        labels, weights, rate = treated
+        source.use_labels(labels)
     method.context = Context(
         steps=steps,
         num_source=len(source),
@@ -47,6 +58,7 @@ def prepare(
         rate=rate,
         seed=seed,
         source_labels=labels,
+        source_weights=weights,
         source_inputs=source.features,
         target_inputs=target.features,
         say=say,
@@ -54,5 +66,5 @@ def prepare(
         target_features=lambda: features_of(method.backbone, target),
     )
     method.prepare(method.context)
-    balanced = BalancedBatches(method.balance_labels(labels), batch, seed)
+    balanced = BalancedBatches(method.balance_labels(labels), batch, seed, weights)
     return balanced, ShuffledBatches(len(target), batch, seed)

@@ -63,6 +63,8 @@ def resolve(config: RunConfig, data: Optional[Data] = None) -> Resolved:
         raise UserError(f"labels={config.labels!r} are used as they are: leave out noise={config.noise!r}")
     if config.labels_column is not None and config.labels is None:
         raise UserError(f"labels_column={config.labels_column!r}: give the file with it (labels)")
+    if config.labels_by != "given" and METHODS.get(config.method).estimates_labels:
+        raise UserError(f"labels_by={config.labels_by!r}: {config.method} estimates the labels itself; leave out labels_by")
     steps = config.steps or (300 if glyphs else 1000 if is_features or config.freeze_backbone else 5001)
     if METHODS.get(config.method).training_free:
         steps = 1

@@ -36,7 +36,8 @@ def run_folder(config: RunConfig) -> Path:
     if config.labels is not None:
         noise = "_".join([Path(config.labels).stem, *(config.labels_column or "").split(",")]).rstrip("_")
     task = f"{config.source}2{config.target}"
-    parts = [config.data.replace(":", "-"), task, noise, config.method.replace(":", "-"), f"seed{config.seed}"]
+    method = config.method.replace(":", "-") + ("" if config.labels_by == "given" else f"_{config.labels_by}")
+    parts = [config.data.replace(":", "-"), task, noise, method, f"seed{config.seed}"]
     folder, number = Path("runs") / "_".join(parts), 1
     while (folder / "results.json").exists():
         number += 1

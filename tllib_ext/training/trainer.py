@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, Callable, NamedTuple, Optional, Tuple
 
 import numpy as np
+import torch
 from tqdm import tqdm
 
 from tllib_ext.distributed import gather_objects, mean_numbers, rank, world_size
@@ -83,10 +84,11 @@ class _Training:
         self.recorder = Recorder(folder, active=rank() == 0)
         state = gather_objects(self._unfinished() if rank() == 0 else None)[0]
         self.say(head(parts, folder))
-        self.audit = method.audit = LossHistory(len(parts.noisy), parts.data.split.num_source, parts.device)
+        given = None if config.labels_by == "given" else torch.from_numpy(parts.noisy.targets).to(parts.device)
+        self.audit = method.audit = LossHistory(len(parts.noisy), parts.data.split.num_source, parts.device, given)
         self.samplers = prepare(
             method, parts.source, parts.target, parts.noisy.targets, steps=config.steps, rate=parts.noisy.rate,
-            batch=config.batch_size * world_size(), seed=config.seed, say=self.say,
+            batch=config.batch_size * world_size(), seed=config.seed, say=self.say, labels_by=config.labels_by,
         )  # fmt: skip
         self.play = SGDPlayers(
             method.players(), config.lr, config.steps, config.momentum, config.weight_decay, scaler=self.precision.scaler,
@@ -255,8 +257,8 @@ class _Training:
     def results(self) -> Record:
         """``results.json``: the last evaluation, flat; the best one on target labels only under the name oracle."""
         config, noisy = self.config, self.parts.noisy
-        keys = ("method", "preset", "data", "source", "target", "split", "noise", "rate", "noise_mode", "noise_seed", "seed",
-                "steps", "batch_size", "lr", "arch", "freeze_backbone", "bottleneck_lr_mult", "precision")  # fmt: skip
+        keys = ("method", "preset", "labels_by", "data", "source", "target", "split", "noise", "rate", "noise_mode", "noise_seed",
+                "seed", "steps", "batch_size", "lr", "arch", "freeze_backbone", "bottleneck_lr_mult", "precision")  # fmt: skip
         results = {key: getattr(config, key) for key in keys}
         results["split"] = str(config.split)
         results.update(realised_rate=noisy.realised_rate, realised_transition=noisy.realised_transition.tolist())

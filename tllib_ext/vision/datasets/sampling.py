@@ -15,6 +15,7 @@ class BalancedBatches:
     Args:
         labels (array): the given labels
         batch (int), seed (int): size of the global batch, and the run's seed
+        weights (array, optional): how often each sample is drawn within its class; 0 leaves it out
 
     Examples::
 
@@ -23,9 +24,10 @@ class BalancedBatches:
         (True, 6)
     """
 
-    def __init__(self, labels: np.ndarray, batch: int, seed: int = 0):
-        counts = np.bincount(labels)
-        self._cumulative = np.cumsum(1.0 / counts[labels])
+    def __init__(self, labels: np.ndarray, batch: int, seed: int = 0, weights: Optional[np.ndarray] = None):
+        weights = np.ones(len(labels)) if weights is None else weights
+        totals = np.bincount(labels, weights)
+        self._cumulative = np.cumsum(weights / np.where(totals > 0, totals, 1)[labels])
         self._cumulative /= self._cumulative[-1]
         self.batch, self.seed = batch, seed
 

@@ -1,7 +1,7 @@
 """Compare methods side by side: a grid of runs and one table per noise, the paper's numbers in brackets.
 
     {prog} --methods source_only,divergence                      embedded glyphs
-    {prog} features/office31 -d features --tasks all \\
+    {prog} data/office31_resnet50 -d features --tasks all \\
         --noise pair:0.2,symmetric:0.45 --methods all --seeds 0-2 --jobs 2 --out runs/office
     {prog} data/office31 -s A -t D --methods dance,dance_sel,divergence --noise P20
 

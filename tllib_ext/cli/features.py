@@ -1,9 +1,9 @@
 """Write the features of a frozen backbone, one .npz file per domain, for -d features.
 
-    {prog} data/office31 --out features/office31 --download
-    {prog} data/office31 --out features/dinov2 -a dinov2-small --download
-    {prog} my_photos --out features/mine -a mobilenet_v2 --weights mobilenet_v2.pth
-    tllib-ext compare features/office31 -d features --tasks A2D,W2A --noise pair:0.2
+    {prog} data/office31 --out data/office31_resnet50 --download
+    {prog} data/office31 --out data/office31_dinov2 -a dinov2-small --download
+    {prog} my_photos --out data/mine -a mobilenet_v2 --weights mobilenet_v2.pth
+    tllib-ext compare data/office31_resnet50 -d features --tasks A2D,W2A --noise pair:0.2
 
 Images are resized to squares, 8/7 of the side that the backbone expects, and their centre is cropped; nothing is random.
 """

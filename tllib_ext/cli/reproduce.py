@@ -1,7 +1,7 @@
 """Run an experiment of the paper (CVPR 2021) and show the published numbers beside the measured ones.
 
     {prog} table2 data/office31 -d Office31 --seeds 0-2            images, a GPU, the paper's settings
-    {prog} ablation -d features features/office31 --tasks A2D      frozen features, minutes on a CPU
+    {prog} ablation -d features data/office31_resnet50 --tasks A2D      frozen features, minutes on a CPU
 
 experiments:
     table2       average OS per kind of noise            ct_sweep     against the number of target-private classes

@@ -3,8 +3,9 @@
     {prog}                                            embedded glyphs, about a minute
     {prog} data/office31 -s A -t D --noise pair --rate 0.2
     {prog} data/office31 -s A -t D --noise pair -a mobilenet_v2 --freeze-backbone
-    {prog} my_photos -s labelled -t new --drop-rate 0.1     own folders, target unlabelled
+    {prog} my_photos -s labelled -t new -m mixture --freeze-backbone --download
 
+The last one is for own folders, the target unlabelled (docs/own_data.md); -m credo trains.
 The last line of the log names the run's files. Numbers are of the last step; the best step on target labels appears
 only under the name oracle.
 """

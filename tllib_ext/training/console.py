@@ -34,13 +34,16 @@ def head(parts: RunParts, folder: Path) -> str:
     batch = f"{config.batch_size}" if world_size() == 1 else f"{world_size()} x {config.batch_size}"
     labelled, split = parts.target.view.targets is not None, parts.data.split
     classes = f"{split.num_source} classes: {', '.join(split.source_classes)}\n  the target may hold any of them, and others"
+    passes = (f"{config.steps} steps of {batch} + {batch}: {seen / len(parts.source):.1f} passes over the source, "
+              f"{seen / len(parts.target):.1f} over the target")  # fmt: skip
+    if parts.method.training_free:
+        passes = "no training" + (", steps are not used" if parts.given.steps else "")
     return "\n".join([
         f"{config.method} on {config.data}: {parts.data.source_name} ({len(parts.source)} images) to "
         f"{parts.data.target_name} ({len(parts.target)} images{'' if labelled else ', unlabelled'})",
         split.table() if labelled else classes,
         _labels_line(parts),
-        f"{config.steps} steps of {batch} + {batch}: {seen / len(parts.source):.1f} passes over the source, "
-        f"{seen / len(parts.target):.1f} over the target; {parameters:,} parameters on {parts.device}",
+        f"{passes}; {parameters:,} parameters on {parts.device}",
         f"files: {folder}",
     ])  # fmt: skip
 
@@ -75,6 +78,11 @@ def tail(report: Optional[OpenSetReport], results: Record, folder: Path) -> str:
     files = f"files in {folder}: {', '.join(name for name in names if (folder / name).exists())}, tb/"
     if report is None:
         share = results["predicted_unknown"]
-        return f"the target is unlabelled: {share:.1%} of its images were called unknown; see predictions.csv\n{files}"
+        many = (
+            ""
+            if 0.01 <= share <= 0.8
+            else "\nwarning: is that plausible? docs/faq.md, too many or too few unknown, says what to try"
+        )
+        return f"the target is unlabelled: {share:.1%} of its images were called unknown; see predictions.csv{many}\n{files}"
     best = f"OS {results['oracle_os']:.3f} at step {results['oracle_step']}"
     return f"{report.table()}\nthe numbers are of the last step; best step on target labels (oracle): {best}\n{files}"

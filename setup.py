@@ -7,7 +7,8 @@ from setuptools import find_packages, setup
 
 HERE = Path(__file__).parent
 VERSION = re.search(r'^__version__ = "(.+)"$', (HERE / "tllib_ext/__init__.py").read_text(encoding="utf-8"), re.MULTILINE)
-TEST = ["pytest>=7.4", "hypothesis>=6.80", "pytest-xdist>=3.3", "pytest-cov>=5.0", "ruff>=0.6", "mypy>=1.11"]
+TEST = ["pytest>=7.4", "hypothesis>=6.80", "pytest-xdist>=3.3", "pytest-cov>=5.0", "ruff>=0.6", "mypy>=1.11",
+        "tensorboard>=2.15", "nbclient>=0.10", "nbformat>=5.10", "ipykernel>=6.29"]  # fmt: skip
 
 setup(
     name="tllib_ext",
@@ -55,8 +56,9 @@ setup(
     ],
     extras_require={
         "test": TEST,
-        "docs": ["sphinx>=7.2", "myst-parser>=2.0", "furo>=2023.9", "latex2mathml>=3.77"],
+        "docs": ["sphinx>=7.2", "myst-parser>=2.0", "furo>=2023.9", "latex2mathml>=3.77", "sphinx-copybutton>=0.5.2"],
         "timm": ["timm>=0.9"],
-        "dev": [*TEST, "tensorboard>=2.15"],
+        "heif": ["pillow-heif>=0.16"],
+        "dev": TEST,
     },
 )

@@ -16,7 +16,8 @@ project = "tllib_ext"
 version = release = __version__
 author = "the tllib_ext authors"
 copyright = "2026, the tllib_ext authors"  # noqa: A001 (Sphinx's name)
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton"]
+copybutton_prompt_text = ">>> "
 myst_enable_extensions = ["dollarmath", "amsmath", "colon_fence"]
 myst_heading_anchors = 3
 autodoc_typehints = "description"

@@ -18,6 +18,7 @@ COMMANDS = {
     "features": "write the features of a frozen backbone for -d features",
     "predict": "label new images with a finished run",
     "evaluate": "recompute every metric from a predictions file",
+    "select": "rank finished runs without target labels",
     "report": "draw the plots and the page of a finished run again",
     "compat": "which optional packages are usable here, and what to type if not",
     "tllib": "run one of tllib's example scripts on current PyTorch",

@@ -27,6 +27,7 @@ from tllib_ext.training.predict import predict_domain, report_on
 from tllib_ext.training.prepare import prepare
 from tllib_ext.training.recorder import Recorder
 from tllib_ext.training.run_dir import Lock, Stopper, check_folder, differences, read_config, run_folder
+from tllib_ext.training.validate import validators
 from tllib_ext.typing import Record
 from tllib_ext.vision.datasets.labels_file import GivenLabels
 
@@ -249,6 +250,7 @@ class _Training:
             record.update(report.flat())
         else:
             record["predicted_unknown"] = float(np.mean(prediction.unknown))
+        record.update(validators(self.parts, prediction))
         labels, score = self.parts.target.view.targets, None if self.config.no_report else np.asarray(prediction.score)
         self.recorder.evaluation(record, score, None if labels is None else labels == self.method.split.unknown)
         self.say(progress_line(record))

@@ -61,13 +61,14 @@ def images_flags(root: Path) -> List[str]:
             "--no-report", "--device", "cpu"]  # fmt: skip
 
 
-def preload(root: Path) -> None:
-    """Import all modules of a run by one short run on ``root``, so that forked children need not."""
+def preload(root: Path, report: bool = False) -> None:
+    """Import all modules of a run by one short run on ``root``, with its report or not, so that forked children need not."""
     import torch
 
     torch.set_num_threads(1)  # OpenMP threads do not survive a fork
     with tempfile.TemporaryDirectory() as folder, redirect_stdout(io.StringIO()):
-        train.main([*features_flags(root), "--steps", "1", "--log", folder])
+        words = [word for word in features_flags(root) if not report or word != "--no-report"]
+        train.main([*words, "--steps", "1", "--log", folder])
 
 
 def fork_run(words: List[str], log: Path, before: Optional[Callable[[], None]] = None) -> int:

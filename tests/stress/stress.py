@@ -1,6 +1,7 @@
 """Fault injection: kill runs, interrupt torchrun, watch a long run, read damaged files; record the outcome.
 
     python tests/stress/stress.py kill [--kills 8] [--methods divergence,dance]     SIGKILL at random times, then resume
+    python tests/stress/stress.py crash [--points 300]                              power cuts at file operations, then resume
     python tests/stress/stress.py torchrun                                          SIGKILL and SIGTERM with two processes
     python tests/stress/stress.py long [--steps 20000]                              memory, open files, time per step
     python tests/stress/stress.py fuzz [--cases 100000]                             every file reader on damaged files
@@ -22,6 +23,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any, Dict, List
 
+from crash_points import crash
 from forked_runs import (
     features_flags,
     fork_run,
@@ -187,7 +189,9 @@ def write_page(record: Dict[str, Any]) -> None:
         made = f"`python tests/stress/stress.py {name}`, {entry['date']}, {entry['versions']}, seed {entry.get('seed', 0)}"
         return ["", f"**{title}** ({made})", "", *table(rows)]
 
-    text = [*part("kill", "SIGKILL, then the same command again"), *part("torchrun", "Two processes under torchrun"),
+    text = [*part("kill", "SIGKILL, then the same command again"),
+            *part("crash", "Power cuts at every file operation of a run with its report, two per run, then the same command"),
+            *part("torchrun", "Two processes under torchrun"),
             *part("long", "A long run"), *part("fuzz", "Damaged files")]  # fmt: skip
     write_between_marks(PAGE, "\n".join(text) + "\n\n")
 
@@ -210,9 +214,12 @@ def add_to_record(part: str, result: Dict[str, Any]) -> Dict[str, Any]:
 def main() -> int:
     """Run one part, or write the tables alone."""
     parser = Parser(description=__doc__)
-    parser.add_argument("part", choices=["kill", "torchrun", "long", "fuzz", "table"])
-    parser.add_argument("--methods", default="divergence,dance,credo,credo@images", help="of kill (default: %(default)s)")
+    parser.add_argument("part", choices=["kill", "crash", "torchrun", "long", "fuzz", "table"])
+    parser.add_argument(
+        "--methods", default="divergence,dance,credo,credo@images", help="of kill, the first two of crash (default: %(default)s)"
+    )
     parser.add_argument("--kills", type=argument(COUNT), default=8, help="per method (default: 8)")
+    parser.add_argument("--points", type=argument(COUNT), default=300, help="of crash, over all runs (default: 300)")
     parser.add_argument("--steps", type=argument(COUNT), help="default: 60 (kill), 200 (torchrun), 20000 (long)")
     parser.add_argument("--cases", type=argument(COUNT), default=100_000, help="of fuzz, over all readers (default: 100000)")
     parser.add_argument("--seed", type=argument(SEED), default=0)
@@ -224,7 +231,7 @@ def main() -> int:
         work = Path(args.keep or tempfile.mkdtemp(prefix="stress"))
         work.mkdir(exist_ok=True)
         try:
-            result = {"kill": kill, "torchrun": torchrun, "long": long, "fuzz": fuzz}[args.part](args, work)
+            result = {"kill": kill, "crash": crash, "torchrun": torchrun, "long": long, "fuzz": fuzz}[args.part](args, work)
         finally:
             if args.keep is None:
                 shutil.rmtree(work, ignore_errors=True)

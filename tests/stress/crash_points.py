@@ -1,0 +1,166 @@
+"""Runs that end at a chosen file operation, as by a power cut, and what is left of them after the same command again."""
+
+import builtins
+import io
+import json
+import os
+import random
+import shutil
+import sys
+from pathlib import Path
+from typing import Any, Callable, Dict, List, Optional, Tuple
+
+from forked_runs import features_flags, fork_run, preload, temporary_files, write_features
+
+from tllib_ext.errors import UserError
+
+__all__ = ["CRASHED", "command", "count_operations", "crash", "crash_at", "draw_blank_plots", "outputs", "run_in"]
+
+#: exit code of a run that was made to end
+CRASHED = 9
+_EVENTS = ("os.rename", "os.remove", "os.mkdir", "os.rmdir")
+
+
+def command(root: Path, method: str = "divergence") -> List[str]:
+    """Flags of a short run with its report; its folder is ``run`` in the working directory."""
+    words = [word for word in features_flags(root) if word != "--no-report"]
+    return [*words, "-m", method, "--steps", "6", "--eval-every", "2", "--checkpoint-every", "2", "--log", "run"]
+
+
+def watch(act: Callable[[str, Optional[int]], None]) -> None:
+    """Call ``act`` before every file operation below ``run``, in this process, until its end.
+
+    Operations are opening for writing, renaming, removing and making; and ``fsync``, for which ``act`` gets the file.
+    """
+
+    def inside(path: object) -> bool:
+        if not isinstance(path, (str, bytes, os.PathLike)):
+            return False
+        return "run" in Path(os.fsdecode(path)).parts
+
+    def hook(event: str, args: Tuple) -> None:
+        writes = event == "open" and len(args) > 2 and isinstance(args[2], int) and args[2] & (os.O_WRONLY | os.O_RDWR)
+        if (writes or event in _EVENTS) and inside(args[0]):
+            act(event, None)
+
+    whole = os.fsync
+
+    def fsync(handle: int) -> None:
+        act("fsync", handle)
+        whole(handle)
+
+    os.fsync = fsync
+    sys.addaudithook(hook)
+
+
+def crash_at(number: int, seed: int = 0) -> Callable[[], None]:
+    """What a child calls to end before its ``number``-th file operation.
+
+    Before an ``fsync`` a part of what was written is lost: the file loses up to 200 of its last bytes.
+    """
+
+    def before() -> None:
+        left = [number]
+
+        def act(event: str, handle: Optional[int]) -> None:
+            left[0] -= 1
+            if left[0]:
+                return
+            if handle is not None:
+                name = os.readlink(f"/proc/self/fd/{handle}")
+                if os.path.isfile(name):
+                    size = os.path.getsize(name)
+                    os.truncate(name, size - random.Random(f"{seed} {number}").randrange(1 + min(size, 200)))
+            os._exit(CRASHED)
+
+        watch(act)
+
+    return before
+
+
+def count_operations(file: Path) -> Callable[[], None]:
+    """What a child calls to write the names of its file operations to ``file``, outside of ``run``."""
+
+    def before() -> None:
+        stream = builtins.open(file, "w", buffering=1)
+        watch(lambda event, handle: print(event, file=stream))
+
+    return before
+
+
+def run_in(folder: Path, words: List[str], before: Optional[Callable[[], None]] = None) -> int:
+    """Exit code of one run in a child process whose working directory is ``folder``."""
+    folder.mkdir(exist_ok=True)
+
+    def start() -> None:
+        os.chdir(folder)
+        if before is not None:
+            before()
+
+    status = os.waitpid(fork_run(words, folder / "log", start), 0)[1]
+    return os.waitstatus_to_exitcode(status)
+
+
+def outputs(folder: Path) -> Dict[str, bytes]:
+    """Every file of a finished run but the lock, the checkpoints, the clock's files (``tb/``) and temporary ones."""
+    run = folder / "run"
+    left = [str(file) for file in temporary_files(run)]
+    files = [file for file in sorted(run.rglob("*")) if file.is_file() and file.parent.name not in ("tb", "checkpoints")]
+    return {
+        **{str(file.relative_to(run)): file.read_bytes() for file in files if file.name != ".lock"},
+        **dict.fromkeys(left, b""),
+    }
+
+
+def draw_blank_plots() -> None:
+    """Replace every plot by one small image in this process: drawing takes most of the time and no file operation."""
+    from PIL import Image
+
+    from tllib_ext.report import style
+
+    buffer = io.BytesIO()
+    Image.new("RGB", (8, 8), "white").save(buffer, "png")
+    style.png_bytes = lambda fig: buffer.getvalue()
+
+
+def crash(args: Any, work: Path) -> Dict[str, Any]:
+    """End runs at file operations, two of them in a row in every folder, then let the same command finish.
+
+    The first crash goes through all operations of a run in order, the second is drawn at random.
+    """
+    features, rng = write_features(work / "features"), random.Random(args.seed)
+    preload(features, report=True)
+    draw_blank_plots()
+    methods = args.methods.split(",")[:2]
+    rows, expected = [], {}
+    for method in methods:
+        if run_in(work / method, command(features, method), count_operations(work / f"{method}.txt")):
+            raise UserError(f"the uninterrupted run failed; see {work / method / 'log'}")
+        expected[method] = outputs(work / method)
+        operations = len((work / f"{method}.txt").read_text().split())
+        rows.append({"run": f"{method} on features, with report", "file operations": operations, "crashes": 0, "runs": 0,
+                     "same bytes": 0})  # fmt: skip
+    number = 0
+    while sum(row["crashes"] for row in rows) < args.points:
+        row, method = rows[number % len(rows)], methods[number % len(rows)]
+        folder = work / f"{number}"
+        for point in (1 + number % row["file operations"], rng.randint(1, row["file operations"])):
+            code = run_in(folder, command(features, method), crash_at(point, args.seed))
+            if code not in (0, CRASHED):
+                raise UserError(f"a run ended with {code}; see {folder / 'log'}")
+            row["crashes"] += code == CRASHED
+            if code == 0:  # it needed fewer operations
+                break
+        else:
+            code = run_in(folder, command(features, method))
+        row["runs"] += 1
+        same = code == 0 and outputs(folder) == expected[method]
+        row["same bytes"] += same
+        if same:
+            shutil.rmtree(folder)
+        else:
+            print(f"{folder} differs: crash points {1 + number % row['file operations']} and {point}", flush=True)
+        number += 1
+        if number % 10 == 0:
+            print(json.dumps(rows), flush=True)
+    return {"seed": args.seed, "rows": rows}

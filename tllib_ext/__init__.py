@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from tllib_ext.api import Run, train
     from tllib_ext.estimator import NoisyUniDA
     from tllib_ext.evaluation.openset import OpenSetEvaluator
+    from tllib_ext.labels.issues import find_label_issues
     from tllib_ext.labels.transition import estimate_labels
     from tllib_ext.split import LabelSplit
     from tllib_ext.training.config import RunConfig
@@ -33,13 +34,14 @@ _MODULES = {
     "UniversalView": "vision.datasets.universal",
     "OpenSetEvaluator": "evaluation.openset",
     "estimate_labels": "labels.transition",
+    "find_label_issues": "labels.issues",
     "SmallLossSelection": "alignment.divergence",
     "SeparationLoss": "alignment.divergence",
 }
 
 __all__ = [
     "__version__", "RunConfig", "train", "Run", "load_run", "NoisyUniDA", "LabelSplit", "NoisyLabels", "UniversalView",
-    "OpenSetEvaluator", "estimate_labels", "SmallLossSelection", "SeparationLoss",
+    "OpenSetEvaluator", "estimate_labels", "find_label_issues", "SmallLossSelection", "SeparationLoss",
 ]  # fmt: skip
 
 

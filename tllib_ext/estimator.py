@@ -119,7 +119,7 @@ class NoisyUniDA(ClassifierMixin, BaseEstimator):
             self._train(method, source, target, labels, model.rate if self.noise_rate is None else self.noise_rate)
         model = getattr(method, "label_model", None) or model
         fallback = None if bool((history.visits > 0).all()) else predict_domain(method, source).probs
-        self.label_issues_ = self._issues(labels, audit_labels(history, labels, model.responsibilities, fallback))
+        self.label_issues_ = self._issues(labels, audit_labels(history, labels, model.judgement, fallback))
         self.noise_rate_, self.noise_rate_std_ = float(model.rate), float(model.rate_std)
         self.transition_ = np.array(model.transition)
         self.threshold_ = np.inf if Xt is None else method.threshold

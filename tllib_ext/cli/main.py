@@ -16,6 +16,7 @@ COMMANDS = {
     "compare": "a grid of methods, tasks, noises and seeds, and its tables",
     "reproduce": "an experiment of the paper beside the published numbers",
     "features": "write the features of a frozen backbone for -d features",
+    "audit": "find wrong labels from frozen features, without training",
     "predict": "label new images with a finished run",
     "evaluate": "recompute every metric from a predictions file",
     "select": "rank finished runs without target labels",

@@ -1,27 +1,45 @@
-"""``suspects.csv``: one row per source image, the most suspicious label first; and two arrays in cleanlab's form."""
+"""``suspects.csv``: one row per source image, the most suspicious label first; and exports of the labels.
 
+Exports: two arrays in cleanlab's form, a list file of corrected labels in tllib's form, and a shell script that moves the
+files whose label was corrected.
+"""
+
+import shlex
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, Optional, Sequence
 
 import numpy as np
 
 from tllib_ext.errors import UserError
 from tllib_ext.evaluation.arrays import class_labels, same_length
-from tllib_ext.io import INTEGER, NUMBER, TEXT, atomic_path, escape_formula, read_columns, unescape_formula, write_rows
+from tllib_ext.io import (
+    INTEGER,
+    NUMBER,
+    TEXT,
+    atomic_path,
+    escape_formula,
+    read_columns,
+    unescape_formula,
+    write_rows,
+    write_text,
+)
 from tllib_ext.split import LabelSplit
 from tllib_ext.typing import PathLike, Values
 
-__all__ = ["COLUMNS", "Suspects", "read_suspects", "write_suspects"]
+__all__ = ["COLUMNS", "Suspects", "read_suspects", "write_corrected_list", "write_move_script", "write_suspects"]
 
 COLUMNS = ("index", "path", "given", "suspicion", "suggested", "probability", "p_given", "loss", "visits")
+#: further columns of an audit of features: what kind of doubt, and the group of near-duplicates
+DOUBT = ("kind", "group")
 #: further columns where the true labels are known, that is, where the noise was simulated
 TRUTH = ("clean", "is_wrong")
 
 
 @dataclass(frozen=True)
 class Suspects:
-    """The columns of ``suspects.csv``; ``clean`` is None where the true labels are not known."""
+    """The columns of ``suspects.csv``; ``clean`` is None where the true labels are not known, ``kind`` and ``group`` where
+    there were no features."""
 
     index: np.ndarray
     path: np.ndarray
@@ -33,6 +51,8 @@ class Suspects:
     loss: np.ndarray
     visits: np.ndarray
     clean: Optional[np.ndarray] = None
+    kind: Optional[np.ndarray] = None
+    group: Optional[np.ndarray] = None
 
     @property
     def is_wrong(self) -> Optional[np.ndarray]:
@@ -53,7 +73,8 @@ def write_suspects(
         file (str or Path): the CSV file
         paths (sequence of str): :math:`(N, )` the source images
         given: :math:`(N, )` their labels in 0..K-1, possibly wrong
-        audit (LabelAudit): what :func:`~tllib_ext.labels.audit.audit_labels` found
+        audit (LabelAudit or LabelIssues): what :func:`~tllib_ext.labels.audit.audit_labels` or
+            :func:`~tllib_ext.labels.issues.find_label_issues` found; the latter knows no training, its ``visits`` are 0
         split (LabelSplit): the label sets
         clean (optional): :math:`(N, )` the true labels, known for simulated noise; K for an image of no class
     """
@@ -62,18 +83,53 @@ def write_suspects(
     if clean is not None:
         columns["clean"] = clean = class_labels("clean", clean, split.label_names)
     same_length(columns)
-    probs, suggested = audit.probs, audit.suggested
-    names = [escape_formula(name) for name in split.label_names]
+    suggested, place = audit.suggested, np.arange(len(given))
+    trained = hasattr(audit, "loss")
+    probs = audit.probs if trained else audit.pred_probs
+    probability, p_given = (probs[place, suggested], probs[place, given]) if trained else (audit.probability, audit.p_given)
+    loss = audit.loss if trained else -np.log(np.maximum(p_given, 1e-12))
+    names = [escape_formula(name) for name in split.source_classes]
     rows = []
     for i in np.argsort(-audit.suspicion, kind="stable"):
         row = [i, escape_formula(str(paths[i])), names[given[i]], float(audit.suspicion[i]), names[suggested[i]]]
-        row += [float(p) for p in (probs[i, suggested[i]], probs[i, given[i]], audit.loss[i])] + [audit.visits[i]]
+        row += [float(probability[i]), float(p_given[i]), float(loss[i]), audit.visits[i] if trained else 0]
+        row += [] if trained else [audit.kind[i], audit.group[i]]
         rows.append(row + ([names[clean[i]], int(given[i] != clean[i])] if clean is not None else []))
-    write_rows(file, COLUMNS + (TRUTH if clean is not None else ()), rows)
-    arrays = {"pred_probs.npy": (probs / probs.sum(1, keepdims=True)).astype(np.float32), "labels.npy": given}
+    write_rows(file, COLUMNS + (() if trained else DOUBT) + (TRUTH if clean is not None else ()), rows)
+    arrays = {"labels.npy": given}
+    if probs is not None:
+        arrays["pred_probs.npy"] = (probs / probs.sum(1, keepdims=True)).astype(np.float32)
     for name, array in arrays.items():
         with atomic_path(Path(file).with_name(name)) as draft, open(draft, "wb") as stream:
             np.save(stream, array)
+
+
+def write_corrected_list(file: PathLike, paths: Sequence[str], labels: Values) -> None:
+    """A list file as tllib reads it, one ``path label`` per line, with labels as class numbers."""
+    write_text(file, "".join(f"{path} {label}\n" for path, label in zip(paths, np.asarray(labels).tolist())))
+
+
+def write_move_script(
+    file: PathLike, root: PathLike, paths: Sequence[str], given: Sequence[str], corrected: Sequence[str]
+) -> int:
+    """A shell script that moves ``root/CLASS/…/image`` to the folder of the corrected class, and the number of moves.
+
+    Run as it is the script prints the moves and changes nothing; with ``--yes`` it moves, and never over an existing file.
+    """
+    lines = []
+    for path, old, new in zip(paths, given, corrected):
+        parts = PurePath(path).parts
+        if old != new and old in parts[:-1]:
+            place = len(parts) - 2 - parts[:-1][::-1].index(old)
+            target = PurePath(*parts[:place], new, *parts[place + 1 :])
+            lines.append(f"move {shlex.quote(str(PurePath(root, path)))} {shlex.quote(str(PurePath(root, target)))}\n")
+    head = (
+        "#!/bin/sh\n# Prints what it would move; sh FILE --yes moves.\n"
+        'if [ "$1" = --yes ]; then move() { mkdir -p "$(dirname "$2")" && mv -n "$1" "$2"; }\n'
+        'else move() { printf "%s -> %s\\n" "$1" "$2"; }; fi\n'
+    )
+    write_text(file, head + "".join(lines))
+    return len(lines)
 
 
 def read_suspects(file: PathLike, split: LabelSplit) -> Suspects:
@@ -87,6 +143,8 @@ def read_suspects(file: PathLike, split: LabelSplit) -> Suspects:
         return labels[name]
 
     kinds = dict.fromkeys(COLUMNS, NUMBER) | dict.fromkeys(("given", "suggested", "clean"), (label, np.int64))
-    columns = read_columns(file, {**kinds, "path": TEXT, "index": INTEGER, "visits": INTEGER}, COLUMNS)
+    columns = read_columns(
+        file, {**kinds, "path": TEXT, "index": INTEGER, "visits": INTEGER, "kind": TEXT, "group": INTEGER}, COLUMNS
+    )
     order = np.lexsort((columns["index"], -columns["suspicion"]))
     return Suspects(**{name: column[order] for name, column in columns.items()})

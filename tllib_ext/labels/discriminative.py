@@ -7,7 +7,7 @@ and a log-linear pool joins them with those of the prototypes. Penalty and tempe
 likelihood of the given labels.
 """
 
-from typing import NamedTuple, Optional, Tuple
+from typing import NamedTuple, Tuple
 
 import numpy as np
 
@@ -40,32 +40,42 @@ def label_sums(x: np.ndarray, y: np.ndarray, classes: int) -> np.ndarray:
 
 
 class Ridge:
-    r"""Ridge regression of one-hot labels, fitted to all samples; penalty and temperature are chosen on some of them.
+    r"""Ridge regression of one-hot labels; penalty and temperature maximise the leave-one-out likelihood of the labels.
 
     Args:
         z (numpy.ndarray): features
         y (numpy.ndarray): observed labels, 0..K-1
         classes (int): :math:`K`
-        probe (numpy.ndarray, optional): rows on which penalty and temperature are chosen; default: all
 
     Shape:
         - z: :math:`(N, d)`
     """
 
-    def __init__(self, z: np.ndarray, y: np.ndarray, classes: int, probe: Optional[np.ndarray] = None) -> None:
-        self.mean, self.share = z.mean(0), (np.bincount(y, minlength=classes) / len(y)).astype(np.float32)
+    def __init__(self, z: np.ndarray, y: np.ndarray, classes: int) -> None:
+        self.mean, self._size = z.mean(0), len(y)
         centred = z - self.mean
-        values, axes = np.linalg.eigh((centred.T @ centred).astype(np.float64))
-        values, self._axes, self._size = np.maximum(values, 0), axes.astype(np.float32), len(y)
-        targets = self._axes.T @ label_sums(centred, y, classes).T.astype(np.float32)
-        rows = slice(None) if probe is None else probe
+        self._solve(centred.T @ centred, label_sums(centred, y, classes), np.bincount(y, minlength=classes))
         found = []
         for penalty in _PENALTIES:
-            self._inverse = (1 / (values + max(penalty * values.sum(), 1e-9))).astype(np.float32)
-            self._weights = self._inverse[:, None] * targets
-            found.append((*_best_temperature(self.left_out(z[rows], y[rows]), y[rows]), self._inverse))
-        self.log_likelihood, self.temperature, self._inverse = max(found, key=lambda one: one[0])
-        self._weights = self._inverse[:, None] * targets
+            self._penalise(penalty)
+            found.append((*_best_temperature(self.left_out(z, y), y), penalty))
+        self.log_likelihood, self.temperature, self.penalty = max(found)
+        self._penalise(self.penalty)
+
+    def _solve(self, gram: np.ndarray, sums: np.ndarray, counts: np.ndarray) -> None:
+        values, axes = np.linalg.eigh(gram.astype(np.float64))
+        self._values, self._axes = np.maximum(values, 0), axes.astype(np.float32)
+        self._targets, self.share = self._axes.T @ sums.T.astype(np.float32), (counts / counts.sum()).astype(np.float32)
+
+    def _penalise(self, penalty: float) -> None:
+        self._inverse = (1 / (self._values + max(penalty * self._values.sum(), 1e-9))).astype(np.float32)
+        self._weights = self._inverse[:, None] * self._targets
+
+    def refit(self, gram: np.ndarray, sums: np.ndarray, counts: np.ndarray) -> None:
+        """Fit again, with the same penalty and temperature, to second moments and label sums about the same mean."""
+        self._size = int(counts.sum())
+        self._solve(gram, sums, counts)
+        self._penalise(self.penalty)
 
     def left_out(self, z: np.ndarray, y: np.ndarray) -> np.ndarray:
         """Scores of samples of the fit, each predicted by the others, :math:`(N, K)`."""
@@ -115,9 +125,8 @@ def prototype_scores(sums: np.ndarray, g: np.ndarray, y: np.ndarray) -> np.ndarr
     return scores
 
 
-def fit_views(g: np.ndarray, z: np.ndarray, y: np.ndarray, classes: int, probe: np.ndarray) -> Views:
-    """Fit both views to all samples; temperatures and penalty on the rows ``probe``."""
-    sums, ridge = label_sums(g, y, classes), Ridge(z, y, classes, probe)
-    temperature = _best_temperature(prototype_scores(sums, g[probe], y[probe]), y[probe])[1]
-    views = Views(sums, ridge, temperature, 1.0)
-    return views._replace(pool=_best_temperature(views._joined(g[probe], z[probe], y[probe]), y[probe], _POOLS)[1])
+def fit_views(g: np.ndarray, z: np.ndarray, y: np.ndarray, classes: int) -> Views:
+    """Fit both views and the temperatures."""
+    sums, ridge = label_sums(g, y, classes), Ridge(z, y, classes)
+    views = Views(sums, ridge, _best_temperature(prototype_scores(sums, g, y), y)[1], 1.0)
+    return views._replace(pool=_best_temperature(views._joined(g, z, y), y, _POOLS)[1])

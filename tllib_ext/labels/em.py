@@ -5,7 +5,8 @@ from typing import Iterator, NamedTuple, Optional
 
 import numpy as np
 
-__all__ = ["STRUCTURES", "EMStep", "Structure", "em_steps", "expected_counts", "transition_from_counts", "posterior", "softmax"]
+__all__ = ["STRUCTURES", "EMStep", "Structure", "em_steps", "expected_counts", "transition_from_counts", "posterior", "softmax",
+           "leave_one_out_cosine"]  # fmt: skip
 
 
 class Structure(NamedTuple):
@@ -96,9 +97,9 @@ def _label_likelihood(r: np.ndarray, y: np.ndarray, counts: np.ndarray, discount
     return (own - off + (rest + off) * pooled) / (np.maximum(counts.sum(1).astype(np.float32) - r, 0) + _SMOOTH)
 
 
-def _leave_one_out_cosine(g: np.ndarray, r: np.ndarray) -> np.ndarray:
+def leave_one_out_cosine(g: np.ndarray, r: np.ndarray, sums: Optional[np.ndarray] = None) -> np.ndarray:
     """cos(g_i, sum_{j != i} r_jk g_j): otherwise a sample is evidence for the class it is counted in."""
-    sums = r.T @ g
+    sums = r.T @ g if sums is None else sums
     dot = g @ sums.T
     norm = np.einsum("kd,kd->k", sums, sums) + r * (r - 2 * dot)
     return (dot - r) / np.sqrt(np.maximum(norm, 1e-6))
@@ -158,7 +159,7 @@ def em_steps(
     if not structure.similar:
         similar = 0.0
     for _ in range(limit):
-        s = _leave_one_out_cosine(g, r)
+        s = leave_one_out_cosine(g, r)
         counts = expected_counts(r, bounds)
         matrix = transition_from_counts(counts, structure.discount)
         by_class = _label_likelihood(r, y, counts, structure.discount)

@@ -33,14 +33,14 @@ classes whose features coincide cannot be distinguished from one class with nois
 """
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Dict, List, Optional, Sequence, Tuple, cast
+from typing import TYPE_CHECKING, Dict, List, NamedTuple, Optional, Sequence, Tuple, cast
 
 import numpy as np
 
 from tllib_ext.errors import UserError
-from tllib_ext.labels.discriminative import Ridge, fit_views
-from tllib_ext.labels.em import STRUCTURES, posterior, transition_from_counts
-from tllib_ext.labels.embedding import evenly_spaced, principal_axes
+from tllib_ext.labels.discriminative import Ridge, Views, fit_views
+from tllib_ext.labels.em import STRUCTURES, EMStep, posterior, transition_from_counts
+from tllib_ext.labels.embedding import Axes, principal_axes
 from tllib_ext.labels.initialisation import initial_responsibilities, order_by_label
 from tllib_ext.labels.model_selection import (
     Candidate,
@@ -58,7 +58,7 @@ from tllib_ext.typing import Record, Values
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["LabelModel", "estimate_labels"]
+__all__ = ["FittedViews", "LabelModel", "checked", "estimate_labels", "fit_labels"]
 
 _MANY = 150  # from so many classes on, only the class-conditional structures and the labels as initialisation are tried
 _MARGIN = 5.0  # nats by which noise must explain hidden labels better than no noise does
@@ -104,6 +104,14 @@ class LabelModel:
     rate_interval: Tuple[float, float] = (0.0, 1.0)
     rate_known: bool = True
     out_of_sample: np.ndarray = field(default_factory=lambda: np.zeros((0, 0), dtype=np.float32))
+
+    @property
+    def judgement(self) -> np.ndarray:
+        """Both views on each label, :math:`(N, K)`: the mean of the posterior and of the out-of-sample probabilities, the
+        latter alone where there is no evidence of noise and the posterior is a convention."""
+        if self.out_of_sample.shape != self.responsibilities.shape:  # of an earlier release
+            return self.responsibilities
+        return self.out_of_sample if self.start == "trust" else (self.responsibilities + self.out_of_sample) / 2
 
     def summary(self, names: Optional[Sequence[str]] = None) -> str:
         """A few lines for a log; classes by their ``names``, or by number."""
@@ -156,7 +164,23 @@ def estimate_labels(
         >>> bool((model.corrected == true).all()), round(model.rate, 2), round(float((noisy != true).mean()), 2)
         (True, 0.29, 0.29)
     """
-    x, y = _checked(features, labels, num_classes)
+    return fit_labels(*checked(features, labels, num_classes), num_classes, seed, previous, limit)[0]
+
+
+class FittedViews(NamedTuple):
+    """What a label model was fitted with, to judge samples by it: feature space, both views, prototypes and noise model."""
+
+    axes: Axes
+    rank: int
+    views: Views
+    sums: np.ndarray  # of the posterior, by class
+    step: Optional[EMStep]  # of the chosen noise model; None if the labels are believed
+
+
+def fit_labels(
+    x: np.ndarray, y: np.ndarray, num_classes: int, seed: int = 0, previous: Optional[LabelModel] = None, limit: int = 2500
+) -> Tuple[LabelModel, Optional[FittedViews]]:
+    """:func:`estimate_labels` of checked arrays, with what it fitted (None for a single class)."""
     present, y_small = np.unique(y, return_inverse=True)
     if previous is not None and previous.responsibilities.shape != (len(y), num_classes):
         raise UserError(
@@ -164,7 +188,7 @@ def estimate_labels(
             f"this data has {(len(y), num_classes)}: call without previous"
         )
     if len(present) == 1:  # nothing to compare with
-        return _finish(np.ones((len(y), 1), dtype=np.float32), y, present, num_classes, None)
+        return _finish(np.ones((len(y), 1), dtype=np.float32), y, present, num_classes, None), None
     axes = principal_axes(x, len(present), seed)
     coordinates = axes.project(x)
     order = np.lexsort((coordinates[:, 0], y_small))  # results do not depend on the order of the samples
@@ -197,7 +221,7 @@ def estimate_labels(
     table = [candidate.row(part) for candidate in sum(found, []) + [trust]]
     table.append({"structure": "shared", "start": "trust, ridge regression", "held_out": ridge})
 
-    views = fit_views(data.g, data.z, data.y, len(present), evenly_spaced(len(data.y), 20 * limit))
+    views = fit_views(data.g, data.z, data.y, len(present))
     predicted = views.predict(data.g, data.z, data.y)
     if winner is trust:
         p, r = predicted, data.one_hot()
@@ -220,10 +244,11 @@ def estimate_labels(
     model.out_of_sample = _all_classes(back[1], present, num_classes)
     if winner is trust and not known:
         model.rate_std = (interval[1] - interval[0]) / 4
-    return model
+    return model, FittedViews(axes, rank, views, r.T @ data.g, None if winner is trust else winner.best)
 
 
-def _checked(features: Values, labels: Values, num_classes: int) -> Tuple[np.ndarray, np.ndarray]:
+def checked(features: Values, labels: Values, num_classes: int) -> Tuple[np.ndarray, np.ndarray]:
+    """Features and labels as arrays, or one clear error."""
     x, y = (np.asarray(cast("Tensor", v).detach().cpu() if hasattr(v, "detach") else v) for v in (features, labels))
     if x.ndim != 2 or y.shape != x.shape[:1] or len(y) == 0:
         raise UserError(f"features {x.shape} and labels {y.shape} do not fit: expected (N, D) and (N,) with N > 0")

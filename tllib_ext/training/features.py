@@ -2,7 +2,7 @@
 
 import os
 from pathlib import Path
-from typing import Callable, List, Optional, Sequence, cast
+from typing import Any, Callable, List, Optional, Sequence, cast
 
 import numpy as np
 import torch
@@ -24,7 +24,7 @@ from tllib_ext.vision.models.backbones import build_backbone
 from tllib_ext.vision.models.inputs import check_image_size, image_input
 from tllib_ext.vision.transforms import Augment
 
-__all__ = ["write_features"]
+__all__ = ["image_features", "write_features"]
 
 
 class _Images:
@@ -68,19 +68,12 @@ def write_features(config: RunConfig, out: PathLike, overwrite: bool = False, sa
     if present and not overwrite:
         raise UserError(f"{present[0]} exists: choose another folder, or replace it by overwrite=True")
     opened = [_open(builder, root, domain, domains, request) for domain in domains]
-    device = pick_device(config.device)
-    torch.manual_seed(config.seed)
-    backbone = build_backbone(arch, "none" if config.scratch else config.weights, config.download)
-    backbone.to(device, memory_format=torch.channels_last).eval()  # type: ignore[call-overload]
-    expected = image_input(arch)
+    backbone = _backbone(config)
     Path(out).mkdir(parents=True, exist_ok=True)
     for domain, file, data in zip(domains, files, opened):
         data = with_image_size(data, config.image_size, arch)
-        check_image_size(backbone, data.crop)
         images = _Images(data.target)
-        pixels = LazyPixels(images, data.resize, config.workers)
-        augment = Augment(data.crop, mean=expected.mean, std=expected.std)
-        features = features_of(backbone, Domain(images, device, pixels, augment), config.batch_size, domain).numpy()
+        features = _extract(backbone, images, data.crop, data.resize, config, domain)
         labels = [label for _, label in data.target.samples]
         arrays = {"features": features, "classes": np.array(data.target.classes, dtype=str),
                   "paths": np.array([os.path.relpath(path, root) for path in images.paths])}  # fmt: skip
@@ -91,6 +84,27 @@ def write_features(config: RunConfig, out: PathLike, overwrite: bool = False, sa
         size = f"{data.crop} x {data.crop} of {data.resize} x {data.resize} pixels"
         say(f"{file}: {len(images)} images, {features.shape[1]} features of {arch} at {size}")
     return files
+
+
+def image_features(dataset: ImageListLike, config: RunConfig) -> np.ndarray:
+    """Features of all images of a list by the frozen backbone of ``config``, :math:`(N, D)`."""
+    side = config.image_size or image_input(config.arch or "resnet50").size
+    return _extract(_backbone(config), _Images(dataset), side, round(side * 8 / 7), config, "images")
+
+
+def _backbone(config: RunConfig) -> Any:
+    torch.manual_seed(config.seed)
+    backbone = build_backbone(config.arch or "resnet50", "none" if config.scratch else config.weights, config.download)
+    return backbone.to(pick_device(config.device), memory_format=torch.channels_last).eval()  # type: ignore[call-overload]
+
+
+def _extract(backbone: Any, images: _Images, crop: int, resize: int, config: RunConfig, title: str) -> np.ndarray:
+    """Features of the centre crops."""
+    check_image_size(backbone, crop)
+    expected = image_input(config.arch or "resnet50")
+    augment = Augment(crop, mean=expected.mean, std=expected.std)
+    domain = Domain(images, pick_device(config.device), LazyPixels(images, resize, config.workers), augment)
+    return features_of(backbone, domain, config.batch_size, title).numpy()
 
 
 def _open(builder: DatasetBuilder, root: str, domain: str, domains: Sequence[str], request: DataRequest) -> Data:

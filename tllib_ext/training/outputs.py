@@ -75,7 +75,7 @@ def write_outputs(parts: RunParts, folder: Path, outputs: RunOutputs) -> Record:
     noisy, split = parts.noisy, parts.data.split
     clean = noisy.truth
     model = _label_model(parts)
-    posterior = None if model is None else model.responsibilities
+    posterior = None if model is None else model.judgement
     if isinstance(noisy, GivenLabels) and len(noisy.columns) > 1:  # annotators who disagree are evidence like the model's
         posterior = noisy.votes if posterior is None else (posterior + noisy.votes) / 2
     audit = audit_labels(outputs.audit, noisy.targets, posterior, outputs.fallback)

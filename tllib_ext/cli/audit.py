@@ -1,0 +1,99 @@
+"""Find labels that look wrong, from frozen features and labels alone, without training.
+
+    {prog} features/office31/amazon.npz --out audit/amazon
+    {prog} features/cifar.npz --labels cifar_human_labels.csv --labels-column worse --out audit/cifar
+    {prog} my_photos -a mobilenet_v2 --weights mobilenet_v2.pth --out audit/mine     images: my_photos/CLASS/IMAGE
+
+Written to --out: suspects.csv (most suspicious first: suggestion, kind of doubt, group of near-duplicates), labels.npy and
+pred_probs.npy (cleanlab's form), corrected.txt (a list file with labels corrected where the evidence is sufficient) and
+move_files.sh, which prints what it would move; sh move_files.sh --yes moves.
+"""
+
+from pathlib import Path
+from typing import Optional, Sequence
+
+import numpy as np
+
+from tllib_ext.cli.parser import Parser, add_settings, parse_settings
+from tllib_ext.errors import UserError
+from tllib_ext.training.config import RunConfig
+from tllib_ext.training.setting import settings_of
+
+__all__ = ["main"]
+
+_USED = (
+    "root",
+    "labels",
+    "labels_column",
+    "image_size",
+    "download",
+    "arch",
+    "weights",
+    "batch_size",
+    "workers",
+    "seed",
+    "device",
+)
+
+
+def main(argv: Optional[Sequence[str]] = None, prog: str = "tllib-ext audit") -> int:
+    """Parse the flags, audit, write."""
+    parser = Parser(
+        prog=prog, usage=f"{prog} FILE_OR_DIR --out FOLDER [flags]", description=(__doc__ or "").replace("{prog}", prog)
+    )
+    known = {name: setting for name, setting in settings_of(RunConfig).items() if name in _USED}
+    add_settings(parser, RunConfig, [name for name in settings_of(RunConfig) if name not in _USED])
+    parser.add_argument("--out", required=True, metavar="FOLDER", help="folder of the files")
+    parser.add_argument("--least", type=float, metavar="SUSPICION", help="in corrected.txt and move_files.sh, also take"
+                        " the suggestion where the suspicion is at least this, e.g. 0.5")  # fmt: skip
+    parser.add_help_all()
+    values, args = parse_settings(parser, known, argv)
+    audit(RunConfig(**values), Path(args.out), args.least)
+    return 0
+
+
+def audit(config: RunConfig, out: Path, least: Optional[float] = None) -> None:
+    """Audit a file of features or a folder of class folders, and write the files."""
+    from tllib_ext.evaluation.suspects_file import write_corrected_list, write_move_script, write_suspects
+    from tllib_ext.labels.audit import detection_quality
+    from tllib_ext.labels.issues import find_label_issues
+    from tllib_ext.split import LabelSplit
+    from tllib_ext.vision.datasets.imagelist import FeatureList, ImageFolder
+    from tllib_ext.vision.datasets.labels_file import GivenLabels
+    from tllib_ext.vision.datasets.universal import UniversalView
+
+    source = Path(config.root or "")
+    if not source.exists():
+        raise UserError(f"root={str(source)!r} does not exist: expected a .npz file of features, or a folder of class folders")
+    if source.is_dir() and sorted(source.glob("*.npz")):
+        files = ", ".join(file.name for file in sorted(source.glob("*.npz"))[:5])
+        raise UserError(f"{source} holds several domains: name one of its files ({files})")
+    dataset = FeatureList(source) if source.is_file() else ImageFolder(source)
+    split = LabelSplit(tuple(dataset.classes[k] for k in sorted({label for _, label in dataset.samples if label is not None})))
+    view = UniversalView(dataset, split, "source")
+    named = None if config.labels is None else GivenLabels(view, config.labels, config.labels_column)
+    given, clean = (view.targets, None) if named is None else (named.targets, named.truth)
+    assert given is not None  # a source has labels
+    if isinstance(dataset, FeatureList):
+        features = dataset.features
+    else:
+        from tllib_ext.training.features import image_features
+
+        features = image_features(dataset, config)
+    issues = find_label_issues(features, given, config.seed)
+    paths = view.paths if isinstance(dataset, FeatureList) else [str(Path(path).relative_to(source)) for path in view.paths]
+    corrected = issues.corrected
+    if least is not None:
+        corrected = np.where(issues.suspicion >= least, issues.suggested, corrected)
+    out.mkdir(parents=True, exist_ok=True)
+    write_suspects(out / "suspects.csv", paths, given, issues, split, clean)
+    write_corrected_list(out / "corrected.txt", paths, corrected)
+    names = np.array(split.source_classes, dtype=object)
+    root = source.parent if source.is_file() else source
+    moves = write_move_script(out / "move_files.sh", root, paths, names[given], names[corrected])
+    print(issues.summary(split.source_classes))
+    print(f"{np.count_nonzero(corrected != given)} labels corrected, {moves} files to move: {out}")
+    if clean is not None:
+        quality = detection_quality(issues.suspicion, given != clean)
+        before, after = np.mean(given != clean), np.mean(corrected != clean)
+        print(f"by the true labels {before:.1%} are wrong, {after:.1%} after correction; {quality}")

@@ -1,0 +1,195 @@
+r"""The audit without training: which given labels look wrong, from features and labels alone, in seconds.
+
+Two views judge the label :math:`\tilde y_i`: the posterior :math:`r_i` of the label model, which knows that one class is often
+given the label of another, and the out-of-sample probabilities :math:`p_i` of the given labels, which need no model of
+noise. The suspicion is :math:`1 - r_{i \tilde y_i} - p_{i \tilde y_i} \in (-1, 1)`; without evidence of noise r says nothing and
+p stands in for it.
+
+Where features and labels are many, the label model is fitted to a part of the samples, and all of them are then judged
+chunk by chunk: memory is that of the features and of a few chunks.
+"""
+
+from dataclasses import dataclass
+from typing import Optional, Sequence, Tuple
+
+import numpy as np
+
+from tllib_ext.errors import UserError
+from tllib_ext.labels.discriminative import label_sums
+from tllib_ext.labels.duplicates import near_duplicates
+from tllib_ext.labels.em import leave_one_out_cosine, posterior
+from tllib_ext.labels.embedding import chunks, evenly_spaced
+from tllib_ext.labels.encode import Labels, as_labels
+from tllib_ext.labels.transition import FittedViews, LabelModel, checked, fit_labels
+from tllib_ext.typing import Values
+
+__all__ = ["FINE", "KINDS", "LabelIssues", "find_label_issues"]
+
+FINE = "fine"
+#: the kinds of doubtful labels, in the order in which they are decided
+KINDS = ("duplicate", "no class", "another class")
+_DENSE = 20_000_000  # samples times classes up to which every posterior is computed and kept
+
+
+@dataclass
+class LabelIssues:
+    r"""The result of :func:`find_label_issues`, in the order of the samples.
+
+    Args:
+        suspicion (numpy.ndarray): above 0 where the label is more likely wrong than right, :math:`(N,)`
+        suggested (numpy.ndarray): most probable label, :math:`(N,)`
+        corrected (numpy.ndarray): the label to use: the suggested one where the evidence for noise is sufficient, else the
+            given one, :math:`(N,)`
+        kind (numpy.ndarray): ``fine``; ``another class``: another label is more probable; ``no class``: unlike every class;
+            ``duplicate``: a near-duplicate has another label, :math:`(N,)`
+        group (numpy.ndarray): number of its group of near-duplicates, -1 for none, :math:`(N,)`
+        probability, p_given (numpy.ndarray): of the suggested and of the given label, :math:`(N,)`
+        classes (numpy.ndarray): the labels that occur, in order
+        model (LabelModel): of the samples it was fitted to; it has the rate and its interval
+        pred_probs (numpy.ndarray or None): :math:`(N, K)` out-of-sample probabilities in the order of ``classes``, as
+            cleanlab takes them; None above 20 million numbers
+    """
+
+    suspicion: np.ndarray
+    suggested: np.ndarray
+    corrected: np.ndarray
+    kind: np.ndarray
+    group: np.ndarray
+    probability: np.ndarray
+    p_given: np.ndarray
+    classes: np.ndarray
+    model: LabelModel
+    pred_probs: Optional[np.ndarray]
+
+    def summary(self, names: Optional[Sequence[str]] = None) -> str:
+        """A few lines for a log; classes by their ``names``, or by their labels."""
+        counts = ", ".join(f"{np.count_nonzero(self.kind == kind)} {kind}" for kind in KINDS)
+        changed = np.count_nonzero(self.corrected != self.suggested)
+        return (
+            f"{self.model.summary(names or [str(label) for label in self.classes.tolist()])}\n"
+            f"{len(self.kind)} labels: {counts}; {self.group.max(initial=-1) + 1} groups of near-duplicates; "
+            f"{changed} suggestions without sufficient evidence for a correction"
+        )
+
+
+def find_label_issues(features: Values, labels: Labels, seed: int = 0) -> LabelIssues:
+    r"""Find labels that look wrong; see the head of this file.
+
+    Args:
+        features (numpy.ndarray or torch.Tensor): of a frozen backbone
+        labels (array-like): given labels of any kind that can be sorted, some of them wrong
+        seed (int, optional): of clusters, folds and projections. Default: 0
+
+    Shape:
+        - features: :math:`(N, D)`, labels: :math:`(N,)`
+
+    Examples::
+
+        >>> rng = np.random.default_rng(0)
+        >>> true = np.repeat(["ant", "bee", "cat"], 40)
+        >>> features = np.eye(3)[np.repeat([0, 1, 2], 40)] + 0.1 * rng.standard_normal((120, 3))
+        >>> given = true.copy()
+        >>> given[[3, 50]] = "cat"
+        >>> issues = find_label_issues(features, given)
+        >>> sorted(np.argsort(-issues.suspicion)[:2].tolist()), issues.suggested[[3, 50]].tolist()
+        ([3, 50], ['ant', 'bee'])
+    """
+    classes, y = np.unique(as_labels(labels, "labels"), return_inverse=True)
+    x, y = checked(features, y.ravel(), len(classes))
+    if len(classes) < 2:
+        raise UserError(f"labels holds {len(classes)} class: expected at least 2 classes")
+    n, k = len(y), len(classes)
+    dense = n * k <= _DENSE
+    rows = np.arange(n) if dense else _part(y, max(_DENSE // (4 * k), 2 * k))
+    model, fitted = fit_labels(x[rows], y[rows], k, seed, limit=max(2500, 4 * k))
+    assert fitted is not None  # two classes
+    if not dense:
+        fitted = _refit(fitted, x, y, k)
+    own = np.zeros((2, n), dtype=np.float32)  # r and p of the given label
+    best, top, fixed = np.zeros(n, dtype=np.int64), np.zeros(n, dtype=np.float32), np.zeros(n, dtype=np.int64)
+    noise = fitted.step is not None
+    resembles = np.zeros((2, n), dtype=np.float32)  # cosine to the nearest class, and to the next
+    undecided = np.zeros(n, dtype=bool)
+    for part in chunks(n):
+        z = fitted.axes.project(x[part])
+        g = fitted.axes.rescale(z, fitted.rank)
+        r, p = (model.responsibilities[part], model.out_of_sample[part]) if dense else _judge(fitted, g, z, y[part])
+        place = np.arange(len(g))
+        own[:, part] = r[place, y[part]], p[place, y[part]]
+        fixed[part] = np.where(own[0, part] >= r.max(1), y[part], r.argmax(1))
+        undecided[part] = p.max(1) < 0.6
+        both = (r + p) / 2 if noise else p
+        best[part] = np.where(both[place, y[part]] >= both.max(1), y[part], both.argmax(1))
+        top[part] = both[place, best[part]]
+        resembles[:, part] = np.sort(np.partition(leave_one_out_cosine(g, r, fitted.sums), -2, axis=1)[:, -2:], axis=1)[:, ::-1].T
+    group = near_duplicates(x - x.mean(0, dtype=np.float64).astype(x.dtype), seed=seed)
+    doubts = _contradicted(group, y), _unlike_all(*resembles) & undecided & (own[1] < 0.5), best != y
+    return LabelIssues(
+        suspicion=1 - own[int(not noise)].astype(np.float64) - own[1],
+        suggested=classes[best],
+        corrected=classes[fixed],
+        kind=np.select(doubts, KINDS, FINE),
+        group=group,
+        probability=top.astype(np.float64),
+        p_given=own[1].astype(np.float64),
+        classes=classes,
+        model=model,
+        pred_probs=model.out_of_sample if dense else None,
+    )
+
+
+def _unlike_all(nearest: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """Which samples resemble their nearest class no more than other samples resemble a class that is not theirs.
+
+    The better these two similarities are separated, the more of the samples in between are marked.
+    """
+    spread = [1.48 * float(np.median(np.abs(values - np.median(values)))) for values in (nearest, second)]
+    separation = float(np.median(nearest) - np.median(second)) / max(float(np.hypot(*spread)), 1e-6)
+    return nearest < np.quantile(second, np.clip(0.5 + 0.56 * (separation - 1.4), 0.5, 0.95))
+
+
+def _part(y: np.ndarray, limit: int) -> np.ndarray:
+    """About ``limit`` samples, of every class as many."""
+    order = np.argsort(y, kind="stable")
+    each = max(limit // (int(y.max()) + 1), 2)
+    groups = np.split(order, np.flatnonzero(np.diff(y[order])) + 1)
+    return np.sort(np.concatenate([group[evenly_spaced(len(group), each)] for group in groups]))
+
+
+def _judge(fitted: FittedViews, g: np.ndarray, z: np.ndarray, y: np.ndarray) -> Tuple[np.ndarray, np.ndarray]:
+    """Posterior and out-of-sample probabilities of some samples."""
+    p = fitted.views.predict(g, z, y)
+    if fitted.step is None:
+        return np.eye(len(fitted.sums), dtype=np.float32)[y], p
+    return posterior(g, y, fitted.sums, fitted.step.transition, fitted.step.temperature, fitted.step.similar), p
+
+
+def _refit(fitted: FittedViews, x: np.ndarray, y: np.ndarray, classes: int) -> FittedViews:
+    """Prototypes and regression of all samples; noise model, penalty and temperatures stay."""
+    views, width = fitted.views, len(fitted.axes.scale)
+    gram, z_sums, sums, given = np.zeros((width, width)), np.zeros((classes, width)), np.zeros(fitted.sums.shape), 0.0
+    for part in chunks(len(x)):
+        z = fitted.axes.project(x[part])
+        g = fitted.axes.rescale(z, fitted.rank)
+        given = given + label_sums(g, y[part], classes)
+        if fitted.step is not None:
+            sums += _judge(fitted, g, z, y[part])[0].T @ g
+        z = z - views.ridge.mean
+        gram += z.T @ z
+        z_sums += label_sums(z, y[part], classes)
+    views.ridge.refit(gram, z_sums, np.bincount(y, minlength=classes))
+    return fitted._replace(views=views._replace(sums=given), sums=np.asarray(given) if fitted.step is None else sums)
+
+
+def _contradicted(group: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Whether the label is not the only most frequent one of its group of near-duplicates."""
+    found = np.zeros(len(y), dtype=bool)
+    members = np.flatnonzero(group >= 0)
+    if not len(members):
+        return found
+    pairs, place, count = np.unique(np.stack([group[members], y[members]], 1), axis=0, return_inverse=True, return_counts=True)
+    most = np.zeros(group.max() + 1, dtype=np.int64)
+    np.maximum.at(most, pairs[:, 0], count)
+    ties = np.bincount(pairs[count == most[pairs[:, 0]], 0], minlength=len(most))
+    found[members] = (count[place.ravel()] < most[group[members]]) | (ties[group[members]] > 1)
+    return found

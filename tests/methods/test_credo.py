@@ -5,10 +5,11 @@ import pytest
 import torch
 
 from tllib_ext.alignment.divergence import divergences
+from tllib_ext.errors import UserError
 from tllib_ext.methods.base import Batch
 from tllib_ext.methods.context import Context
 from tllib_ext.methods.credo import Credo, CredoHparams
-from tllib_ext.methods.divergence import Divergence
+from tllib_ext.methods.divergence import Divergence, DivergenceHparams
 from tllib_ext.modules.heads import FeatureBottleneck
 from tllib_ext.split import LabelSplit
 from tllib_ext.training.checkpoint import load_method
@@ -226,3 +227,34 @@ def test_what_it_believes_is_part_of_its_state():
     load_method(plain, saved_part(method), "a folder")
     plain.eval(), method.eval()
     assert torch.equal(plain.predict(FEATURES).probs, method.predict(FEATURES).probs)
+
+
+def test_the_papers_method_with_delta_auto_has_the_estimated_share_and_saves_its_border():
+    torch.manual_seed(0)
+    method = credo(TRUE, Divergence, DivergenceHparams(delta="auto"))
+    method.context = credo(TRUE).context
+    method.context.target_features = lambda: method.backbone(TARGET)
+    assert method.unknown_share == pytest.approx(0.4, abs=0.1)
+    start = method.delta
+    method.train()
+    play = SGDPlayers(method.players(), total_steps=100)
+    for step in range(10, 14):
+        play.begin(step)
+        method.update(*batches(TRUE, step), step, play)
+    moved = method.delta
+    assert moved != start
+    method.eval()
+    method.refresh()
+    out = method.predict(TARGET)
+    assert out.unknown.float().mean().item() == pytest.approx(method.unknown_share, abs=0.01)
+    assert method.delta == moved  # an evaluation does not change training
+    other = Divergence(FeatureBottleneck(DIM, 12), SPLIT, DivergenceHparams(delta="auto")).eval()
+    load_method(other, method.state_dict(), "a folder")
+    assert other.threshold == method.threshold and torch.equal(other.predict(FEATURES).unknown, method.predict(FEATURES).unknown)
+
+
+def test_the_default_has_no_border_in_its_state():
+    method = Divergence(FeatureBottleneck(DIM, 12), SPLIT)
+    assert "border" not in method.state_dict() and method.threshold == method.delta == pytest.approx(np.log(5))
+    with pytest.raises(UserError, match="auto"):
+        DivergenceHparams(delta="automatic")

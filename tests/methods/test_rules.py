@@ -1,9 +1,11 @@
 """Rules that turn outputs into predictions."""
 
+import numpy as np
 import pytest
 import torch
 
 from tllib_ext.errors import UserError
+from tllib_ext.methods.context import Context
 from tllib_ext.methods.rules import EntropyRule, predict_unknown_class
 
 
@@ -29,3 +31,26 @@ def test_the_decision_is_the_argmax():
 def test_bad_settings_are_errors(rule, threshold):
     with pytest.raises(UserError, match="unknown_rule|unknown_threshold"):
         EntropyRule(3, rule, threshold)
+
+
+def test_the_target_model_decides_for_any_classifier_and_is_saved_with_it():
+    rng = np.random.default_rng(0)
+    means = 3 * rng.standard_normal((6, 24))
+    ys, yt = np.repeat(np.arange(4), 40), np.repeat([0, 1, 2, 4, 5], 40)
+    x_s = torch.tensor(means[ys] + rng.standard_normal((160, 24)), dtype=torch.float32)
+    x_t = torch.tensor(means[yt] + rng.standard_normal((200, 24)) + 0.3, dtype=torch.float32)
+    rule = EntropyRule(4, "target-model")
+    said = []
+    context = Context(1, source_labels=ys, source_inputs=x_s, target_inputs=x_t, say=said.append)
+    rule.estimate(context)
+    rule.estimate(context)  # frozen features: once is enough
+    logits = torch.randn(200, 4, generator=torch.Generator().manual_seed(0))
+    out = rule(logits, x_t, x_t)
+    assert (out.unknown.numpy() == (yt > 3)).mean() > 0.95 and rule.threshold == 0.5 and len(said) == 1
+    assert torch.equal(out.probs, logits.softmax(1))
+    other = EntropyRule(4, "target-model")
+    other.load_state_dict(rule.state_dict())
+    assert torch.equal(other(logits[:1], x_t[:1], x_t[:1]).score, rule(logits[:1], x_t[:1], x_t[:1]).score)
+    with pytest.raises(ValueError, match="inputs"):
+        other(logits)
+    assert not EntropyRule(4).state_dict()  # models with the other rules are saved as before

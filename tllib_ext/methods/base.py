@@ -194,6 +194,9 @@ class Method(nn.Module):
 
     def refresh(self) -> None:
         """Compute what :meth:`predict` needs of the whole target; called before a domain is predicted. May use the host."""
+        rule = getattr(self, "rule", None)
+        if rule is not None and self.context is not None:
+            rule.estimate(self.context)
 
     @torch.no_grad()
     def predict(self, x: Tensor) -> Prediction:

@@ -43,8 +43,8 @@ class CoTeachingHparams(Hparams):
     )
     ramp: float = hparam(0.1, "ours; paper: 10 of 200 epochs", "share of the run over which the dropped part grows to tau")
     temperature: float = hparam(0.05, "DANCE's head", "of the two cosine heads")
-    unknown_rule: str = hparam("entropy", "DANCE, GLC", "entropy or confidence")
-    unknown_threshold: Optional[float] = hparam(None, "customary", "share of log K (default 0.5), or least confidence (0.5)")
+    unknown_rule: str = hparam("entropy", "DANCE, GLC", "entropy, confidence or target-model")
+    unknown_threshold: Optional[float] = hparam(None, "customary", "share of log K, least confidence or posterior; 0.5")
 
     def __post_init__(self) -> None:
         check_drop_rate(self.drop_rate)
@@ -100,5 +100,5 @@ class CoTeaching(Method):
 
     @torch.no_grad()
     def predict(self, x: Tensor) -> Prediction:
-        logits = self.heads(self.backbone(x))
-        return self.rule.from_probs(torch.stack([head.float().softmax(-1) for head in logits]).mean(0))
+        f = self.backbone(x)
+        return self.rule.from_probs(torch.stack([head.float().softmax(-1) for head in self.heads(f)]).mean(0), x, f)

@@ -76,7 +76,7 @@ class Credo(Divergence):
 
     @property
     def threshold(self) -> float:  # type: ignore[override]  # of the posterior; models of release 0.2 have none
-        return 0.5 if self.target.ready else self.delta
+        return 0.5 if self.target.ready else super().threshold
 
     def prepare(self, context: Context) -> None:
         super().prepare(context)
@@ -144,6 +144,7 @@ class Credo(Divergence):
         return super().update(source, target, step, play)
 
     def refresh(self) -> None:
+        super().refresh()
         if self.context is not None and not self.target.on_inputs:
             self.target.estimate(self.context, self.label_model)
 

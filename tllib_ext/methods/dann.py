@@ -39,8 +39,8 @@ class DannHparams(Hparams):
     lr_mult: float = hparam(1.0, "tllib closed set and DANCE: lr 0.01; tllib open set: 0.2", "of every learning rate")
     lr_gamma: float = hparam(10.0, "DANCE; tllib: 0.001 x 20000", "learning rate x (1 + this x share of the run)^-0.75")
     weight_decay: Optional[float] = hparam(None, "the run's; tllib: 0.001", "none = the run's")
-    unknown_rule: str = hparam("entropy", "DANCE, GLC", "entropy or confidence")
-    unknown_threshold: Optional[float] = hparam(None, "customary", "share of log K (default 0.5), or least confidence (0.5)")
+    unknown_rule: str = hparam("entropy", "DANCE, GLC", "entropy, confidence or target-model")
+    unknown_threshold: Optional[float] = hparam(None, "customary", "share of log K, least confidence or posterior; 0.5")
 
 
 class Dann(Method):
@@ -93,4 +93,5 @@ class Dann(Method):
 
     @torch.no_grad()
     def predict(self, x: Tensor) -> Prediction:
-        return self.rule(self.head(self.bottleneck(self.backbone(x))))
+        f = self.backbone(x)
+        return self.rule(self.head(self.bottleneck(f)), x, f)

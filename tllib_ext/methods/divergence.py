@@ -23,11 +23,12 @@ import torch
 from torch import Tensor, nn
 
 from tllib_ext.alignment.divergence import cross_divergence, divergences, joint_loss, mean_distribution_entropy, separation
-from tllib_ext.distributed import pooled_any, pooled_mean
+from tllib_ext.distributed import gather_rows, pooled_any, pooled_mean
 from tllib_ext.errors import UserError, closest
 from tllib_ext.labels.transition import LabelModel
 from tllib_ext.methods.base import Batch, Hparams, Method, ParamGroup, Players, Prediction, hparam, inverse_decay
 from tllib_ext.methods.context import Context
+from tllib_ext.methods.posterior import TargetPosterior
 from tllib_ext.methods.selection import DropRate, check_drop_rate, estimate_source_labels, pooled_small_loss
 from tllib_ext.modules.batchnorm import BatchNormReplay
 from tllib_ext.modules.heads import Heads
@@ -41,6 +42,9 @@ ABLATIONS = ("no_select", "no_div", "no_crs", "no_ent", "no_sep", "no_minimax", 
 #: delta of the authors' configurations, 2 x `thr`: log K rounded down for 20 and 9 classes.
 CODE_DELTA = {20: 2.98, 15: 2.70805020110221, 9: 2.18}
 
+#: rate at which the border of ``delta=auto`` follows the batches.
+FOLLOW = 0.1
+
 
 @dataclass
 class DivergenceHparams(Hparams):
@@ -48,7 +52,7 @@ class DivergenceHparams(Hparams):
 
     eta: float = hparam(0.05, "code: eta; paper: 1", "weight of every target term")
     lam: float = hparam(0.1, "paper §4, code", "weight of the symmetric KL divergence in the source loss (eq. 8)")
-    delta: Union[float, str] = hparam("code", "code: 2*thr = 2.98, 2.708, 2.18; paper: log K", "code, log_k or a number")
+    delta: Union[float, str] = hparam("code", "code: 2*thr = 2.98, 2.708, 2.18; paper: log K", "code, log_k, auto or a number")
     m: float = hparam(1.0, "paper §4; code: 2*margin", "half width of the dead zone (eq. 12)")
     crs_clip: Optional[float] = hparam(2.0, "code; paper: none", "no push of crs beyond this distance from delta")
     crs_valid: Optional[float] = hparam(2.0, "code; paper: none", "crs term over samples with crs < this x delta")
@@ -78,8 +82,8 @@ class DivergenceHparams(Hparams):
                               ("head", ("cosine", "linear")), ("pred_head", ("first", "sum"))):  # fmt: skip
             if getattr(self, name) not in allowed:
                 raise UserError(f"hyper-parameter {name}={getattr(self, name)!r}: expected {' or '.join(allowed)}")
-        if isinstance(self.delta, str) and self.delta not in ("code", "log_k"):
-            raise UserError(f"hyper-parameter delta={self.delta!r}: expected code, log_k or a number")
+        if isinstance(self.delta, str) and self.delta not in ("code", "log_k", "auto"):
+            raise UserError(f"hyper-parameter delta={self.delta!r}: expected code, log_k, auto or a number")
         check_drop_rate(self.drop_rate)
         if self.heads < 2:
             raise UserError(f"hyper-parameter heads={self.heads}: the divergence needs at least 2")
@@ -116,13 +120,17 @@ class Divergence(Method):
     Hparams = DivergenceHparams
     presets = {"default": {}, "code": CODE_PRESET, "paper": PAPER_PRESET}
     hparams: DivergenceHparams
+    #: with ``delta=auto`` the borders of training and of the prediction: the share ``unknown_share`` of the crs is above
+    border: Optional[Tensor]
 
     def __init__(self, backbone: nn.Module, split: LabelSplit, hparams: Optional[DivergenceHparams] = None):
         super().__init__(backbone, split, hparams)
         hp, k = self.hparams, split.num_source
         self.heads = Heads(self.features_dim, k, hp.heads, hp.head, hp.temperature)
-        named = {"code": CODE_DELTA.get(k, math.log(k)), "log_k": math.log(k)}
-        self.delta = named[hp.delta] if isinstance(hp.delta, str) else hp.delta
+        named = {"code": CODE_DELTA.get(k, math.log(k)), "log_k": math.log(k), "auto": math.log(k)}
+        self._delta = named[hp.delta] if isinstance(hp.delta, str) else hp.delta
+        self.register_buffer("border", torch.full((2,), self._delta) if hp.delta == "auto" else None)
+        self.unknown_share = 0.0
         off = set(hp.ablations())
         self.eta_crs = 0.0 if off & {"no_crs", "no_sep"} else hp.eta
         self.eta_ent = 0.0 if off & {"no_ent", "no_sep"} else hp.eta * hp.ent_weight * (-1 if "kl" in off else 1)
@@ -136,8 +144,13 @@ class Divergence(Method):
         self.replay = BatchNormReplay(backbone)
 
     @property
+    def delta(self) -> float:
+        """The border between known and unknown in training."""
+        return self._delta if self.border is None else float(self.border[0])
+
+    @property
     def threshold(self) -> float:  # type: ignore[override]
-        return self.delta
+        return self._delta if self.border is None else float(self.border[1])
 
     def players(self) -> Dict[str, List[ParamGroup]]:
         return {"G": self.backbone_groups(),
@@ -158,6 +171,17 @@ class Divergence(Method):
             context.say(self.label_model.summary(self.split.source_classes))
         if not self.select:
             self.drop_rate = 0.0
+        if self.border is not None:
+            model = TargetPosterior(self.split.num_source).estimate(context)[1]
+            if model is not None:
+                self.unknown_share = model.share
+                context.say(model.summary(self.split.source_classes))
+
+    @torch.no_grad()
+    def refresh(self) -> None:
+        if self.border is not None and self.context is not None and self.context.target_features is not None:
+            crs = cross_divergence(self.heads(self.context.target_features().to(self.border.device)))
+            self.border[1] = torch.quantile(crs, 1 - self.unknown_share)
 
     def update(self, source: Batch, target: Batch, step: int, play: Players) -> Dict[str, Tensor]:
         self.heads.normalise_rows()  # reference: once per iteration, before Step A only
@@ -174,6 +198,8 @@ class Divergence(Method):
         play.accumulate(terms, "G", "C")  # the source's graph goes before the target's comes: half the memory
         logits_t = self.heads(self.backbone(target.x))
         crs = divergences(logits_t)[1]
+        if self.border is not None:
+            self.border[0].lerp_(torch.quantile(gather_rows(crs), 1 - self.unknown_share), FOLLOW)
         known = self.looks_known(crs.detach(), target)  # D_t', kept for all repeats of Step C
         any_known = play.read_flag(pooled_any(known))
         play.descend(self.target_terms(logits_t, crs, target), "G", "C")
@@ -264,4 +290,4 @@ class Divergence(Method):
         crs = cross_divergence(logits)
         probs = torch.stack([head.float().softmax(-1) for head in logits])
         probs = probs[0] if self.hparams.pred_head == "first" else probs.mean(0)
-        return Prediction(probs, crs, crs > self.delta)
+        return Prediction(probs, crs, crs > self.threshold)

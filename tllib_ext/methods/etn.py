@@ -80,8 +80,8 @@ class EtnHparams(Hparams):
     bottleneck: int = hparam(256, "code", "width of z")
     hidden: int = hparam(1024, "code", "width of the hidden layers of both adversaries")
     lr_mult: float = hparam(1.0, "DANCE: lr 0.01; code: 0.1 (20000 iterations)", "of every learning rate")
-    unknown_rule: str = hparam("entropy", "DANCE, GLC", "entropy or confidence")
-    unknown_threshold: Optional[float] = hparam(None, "customary", "share of log K (default 0.5), or least confidence (0.5)")
+    unknown_rule: str = hparam("entropy", "DANCE, GLC", "entropy, confidence or target-model")
+    unknown_threshold: Optional[float] = hparam(None, "customary", "share of log K, least confidence or posterior; 0.5")
 
 
 class Etn(Method):
@@ -140,4 +140,5 @@ class Etn(Method):
 
     @torch.no_grad()
     def predict(self, x: Tensor) -> Prediction:
-        return self.rule(self.head(self.bottleneck(self.backbone(x))))
+        f = self.backbone(x)
+        return self.rule(self.head(self.bottleneck(f)), x, f)

@@ -26,8 +26,8 @@ class SourceOnlyHparams(Hparams):
     """Hyper-parameters of source-only training."""
 
     temperature: float = hparam(0.05, "DANCE's head", "of the cosine head")
-    unknown_rule: str = hparam("entropy", "DANCE, GLC", "entropy or confidence")
-    unknown_threshold: Optional[float] = hparam(None, "customary", "share of log K (default 0.5), or least confidence (0.5)")
+    unknown_rule: str = hparam("entropy", "DANCE, GLC", "entropy, confidence or target-model")
+    unknown_threshold: Optional[float] = hparam(None, "customary", "share of log K, least confidence or posterior; 0.5")
 
 
 class SourceOnly(Method):
@@ -56,4 +56,5 @@ class SourceOnly(Method):
 
     @torch.no_grad()
     def predict(self, x: Tensor) -> Prediction:
-        return self.rule(self.head(self.backbone(x)))
+        f = self.backbone(x)
+        return self.rule(self.head(f), x, f)

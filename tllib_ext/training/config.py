@@ -159,8 +159,12 @@ class RunConfig(SettingsRecord):
         None, DROP_RATE, "share of each source batch to drop as wrongly labelled; default: --rate", metavar="RATE"
     )
     heads: Optional[int] = _method(None, COUNT, "number of classifier heads (default: 2)", metavar="N")
-    unknown_rule: Optional[str] = _method(None, choice("entropy", "confidence"), "for methods without a detector of their own")
-    unknown_threshold: Optional[float] = _method(None, NUMBER, "of that rule: share of log K, or least confidence", metavar="T")
+    unknown_rule: Optional[str] = _method(
+        None, choice("entropy", "confidence", "target-model"), "for methods without a detector of their own"
+    )
+    unknown_threshold: Optional[float] = _method(
+        None, NUMBER, "of that rule: share of log K, least confidence, or posterior of unknown", metavar="T"
+    )
 
     arch: Optional[str] = _backbone(
         None,

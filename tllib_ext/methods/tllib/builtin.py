@@ -38,8 +38,8 @@ class TllibHparams(Hparams):
 
     trade_off: float = hparam(1.0, "tllib's script", "weight of the transfer loss")
     bottleneck: int = hparam(256, "tllib's script", "width of the classifier's bottleneck")
-    unknown_rule: str = hparam("entropy", "DANCE, GLC", "entropy or confidence")
-    unknown_threshold: Optional[float] = hparam(None, "customary", "share of log K (default 0.5), or least confidence (0.5)")
+    unknown_rule: str = hparam("entropy", "DANCE, GLC", "entropy, confidence or target-model")
+    unknown_threshold: Optional[float] = hparam(None, "customary", "share of log K, least confidence or posterior; 0.5")
     lr: Optional[float] = hparam(None, "the run's; tllib's scripts have their own", "learning rate; none = the run's")
     weight_decay: Optional[float] = hparam(None, "the run's; tllib's scripts have their own", "none = the run's")
     lr_gamma: float = hparam(10.0, "DANCE; tllib: its lr_gamma x iterations", "learning rate x (1 + this x share of run)^-0.75")
@@ -155,4 +155,5 @@ class TllibMethod(Method):
 
     @torch.no_grad()
     def predict(self, x: Tensor) -> Prediction:
-        return self.rule(self.net(self.backbone(x)))
+        f = self.backbone(x)
+        return self.rule(self.net(f), x, f)

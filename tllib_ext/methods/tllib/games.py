@@ -88,7 +88,7 @@ class TllibMcd(TllibMethod):
     @torch.no_grad()
     def predict(self, x: Tensor) -> Prediction:
         f = self.backbone(x)
-        return self.rule.from_probs(torch.stack([head(f).float().softmax(-1) for head in self.heads]).mean(0))
+        return self.rule.from_probs(torch.stack([head(f).float().softmax(-1) for head in self.heads]).mean(0), x, f)
 
 
 @dataclass

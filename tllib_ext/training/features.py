@@ -2,10 +2,11 @@
 
 import os
 from pathlib import Path
-from typing import Any, Callable, List, Optional, Sequence, cast
+from typing import Callable, List, Optional, Sequence, cast
 
 import numpy as np
 import torch
+from torch import nn
 
 from tllib_ext.errors import UserError
 from tllib_ext.io import atomic_path
@@ -92,13 +93,13 @@ def image_features(dataset: ImageListLike, config: RunConfig) -> np.ndarray:
     return _extract(_backbone(config), _Images(dataset), side, round(side * 8 / 7), config, "images")
 
 
-def _backbone(config: RunConfig) -> Any:
+def _backbone(config: RunConfig) -> nn.Module:
     torch.manual_seed(config.seed)
     backbone = build_backbone(config.arch or "resnet50", "none" if config.scratch else config.weights, config.download)
     return backbone.to(pick_device(config.device), memory_format=torch.channels_last).eval()  # type: ignore[call-overload]
 
 
-def _extract(backbone: Any, images: _Images, crop: int, resize: int, config: RunConfig, title: str) -> np.ndarray:
+def _extract(backbone: nn.Module, images: _Images, crop: int, resize: int, config: RunConfig, title: str) -> np.ndarray:
     """Features of the centre crops."""
     check_image_size(backbone, crop)
     expected = image_input(config.arch or "resnet50")

@@ -21,6 +21,7 @@ COMMANDS = {
     "evaluate": "recompute every metric from a predictions file",
     "select": "rank finished runs without target labels",
     "report": "draw the plots and the page of a finished run again",
+    "doctor": "run every method on the device at hand, compare with the CPU, say what to set",
     "compat": "which optional packages are usable here, and what to type if not",
     "tllib": "run one of tllib's example scripts on current PyTorch",
     "list": "all methods, data sets, backbones and noises",

@@ -28,7 +28,7 @@ def compare(grid: Grid) -> int:
     """Run what is missing and write the comparison; 1 if a cell failed."""
     cells, options = grid.cells(), grid.options
     if options.dry_run:
-        print(dry_run_text(cells, grid.out, options.jobs, grid.domains.data))
+        print(dry_run_text(cells, grid.out, options.jobs, grid.domains.data, options.card))
         return 0
     records, notes = run_grid(grid, cells)
     tables = [noise_table(records, noise, options.metric, grid) for noise in grid.noises]

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import List, NamedTuple, Optional, Sequence
 
 from tllib_ext.errors import UserError
+from tllib_ext.experiments.cards import CARDS
 from tllib_ext.experiments.domains import Domains, Task
 from tllib_ext.experiments.paper import noise_code
 from tllib_ext.training.config import RunConfig
-from tllib_ext.training.setting import COUNT, FLAG, TEXT, check_fields, setting
+from tllib_ext.training.setting import COUNT, FLAG, TEXT, check_fields, choice, setting
 from tllib_ext.typing import Record
 
 __all__ = ["Noise", "Variant", "Cell", "Grid", "GridOptions", "plan", "folder_name"]
@@ -67,6 +68,7 @@ class GridOptions:
     overwrite: bool = _option(False, FLAG, "start cells anew that are unfinished or have other settings", in_files=False)
     keep_models: bool = _option(False, FLAG, "keep each cell's model and checkpoint, some MB")
     dry_run: bool = _option(False, FLAG, "print the plan and what it will cost, and stop", basic=True)
+    card: str = _option("V100", choice(*CARDS), "the GPU that --dry-run counts hours and memory for")
 
     def __post_init__(self) -> None:
         check_fields(self)

@@ -39,7 +39,7 @@ def reproduce(name: str, grid: Grid, values: Optional[str] = None) -> int:
     points = experiment.points(grid, values)
     cells = list({point.cell.name: point.cell for point in points}.values())
     if options.dry_run:
-        print(f"{name}: {experiment.about}\n{dry_run_text(cells, grid.out, options.jobs, grid.domains.data)}")
+        print(f"{name}: {experiment.about}\n{dry_run_text(cells, grid.out, options.jobs, grid.domains.data, options.card)}")
         return 0
     found, notes = run_grid(grid, cells)
     by_cell = {record["cell"]: record for record in found}

@@ -18,7 +18,9 @@ ELSEWHERE = {
     "python examples/noisy_unida.py -m smoothing": "test_new_method.py follows CONTRIBUTING.md",
     "python examples/noisy_unida.py -m smoothing --list-hp": "test_new_method.py follows CONTRIBUTING.md",
     "python examples/toy.py": "test_toy.py runs the whole script",
-    "python -m tllib_ext.tllib PATH/dann.py data/office31 -d Office31 -s A -t D -a resnet18": "test_tllib_launcher.py",
+    "python -m tllib_ext.tllib PATH/dann.py data/office31 -d Office31 -s A -t D -a resnet18 --scratch": "test_tllib_launcher.py",
+    "pip install -c constraints.txt -e .": "the tests run in such an environment",
+    "xdg-open runs/my_run/report.html": "test_page.py looks at the page in a browser",
 }
 
 
@@ -119,6 +121,12 @@ def test_commands_run(line, world, monkeypatch, capfd):
 
         parsed = get_args_parser().parse_args(words[words.index("torchrun") + 1 :])
         words = ["python", parsed.training_script, *parsed.training_script_args]
+    if words[0] == "tllib-ext":
+        from tllib_ext.cli.main import main
+
+        more = ["-a", "small_cnn", "--overwrite"] if words[1] == "features" else []
+        assert main([word for word in words[1:] if word != "--download"] + more) == 0, capfd.readouterr().err
+        return
     assert words[0] == "python", f"do not know how to run: {line}"
     if words[1] == "-m":
         monkeypatch.setattr(sys, "argv", words[2:])

@@ -27,10 +27,10 @@ from tllib_ext.distributed import pooled_mean
 from tllib_ext.methods.base import Batch, Hparams, Method, ParamGroup, Players, Prediction, hparam, inverse_decay
 from tllib_ext.split import LabelSplit
 
-__all__ = ["OVANet", "OVANetHparams", "one_vs_all", "binary_entropy"]
+__all__ = ["OVANet", "OVANetHparams", "one_vs_all", "binary_entropy", "log_plus"]
 
 
-def _log(log_p: Tensor, eps: float) -> Tensor:
+def log_plus(log_p: Tensor, eps: float) -> Tensor:
     """log(p + eps)"""
     return torch.logaddexp(log_p, torch.full_like(log_p, math.log(eps))) if eps else log_p
 
@@ -48,7 +48,7 @@ def one_vs_all(logits: Tensor, labels: Tensor, eps: float = 0.0) -> Tuple[Tensor
         >>> round(positive.item(), 4), round(negative.item(), 4)
         (0.6931, 0.6931)
     """
-    log_not, log_is = _log(F.log_softmax(logits.float(), dim=1), eps).unbind(1)
+    log_not, log_is = log_plus(F.log_softmax(logits.float(), dim=1), eps).unbind(1)
     positive = -log_is.gather(1, labels.unsqueeze(1)).squeeze(1)
     own = F.one_hot(labels, logits.shape[2]).bool()
     return positive, (-log_not).masked_fill(own, -math.inf).max(1).values
@@ -62,7 +62,7 @@ def binary_entropy(logits: Tensor, eps: float = 0.0) -> Tensor:
         - Outputs: :math:`(N, )`
     """
     log_o = F.log_softmax(logits.float(), dim=1)
-    return -(log_o.exp() * _log(log_o, eps)).sum(1).mean(1)
+    return -(log_o.exp() * log_plus(log_o, eps)).sum(1).mean(1)
 
 
 @dataclass

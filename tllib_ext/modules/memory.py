@@ -1,6 +1,6 @@
 """A memory of the target's features, the same one in every process."""
 
-from typing import Any, Dict
+from typing import Any, Dict, Optional
 
 import torch
 import torch.distributed as dist
@@ -15,7 +15,7 @@ class SampleRows(nn.Module):
     """A row of numbers for every target image: a buffer, which may be loaded before :meth:`resize` was called.
 
     Args:
-        width (int): length of a row
+        width (int): length of a row; 0 leaves it to :meth:`resize`
 
     Examples::
 
@@ -29,9 +29,9 @@ class SampleRows(nn.Module):
         super().__init__()
         self.register_buffer("rows", torch.zeros(0, width))
 
-    def resize(self, num_samples: int) -> None:
+    def resize(self, num_samples: int, width: Optional[int] = None) -> None:
         """Zeros for ``num_samples`` images."""
-        self.rows = self.rows.new_zeros(num_samples, self.rows.shape[1])
+        self.rows = self.rows.new_zeros(num_samples, self.rows.shape[1] if width is None else width)
 
     @torch.no_grad()
     def write(self, rows: Tensor, index: Tensor) -> None:
@@ -40,8 +40,8 @@ class SampleRows(nn.Module):
 
     def _load_from_state_dict(self, state_dict: Dict[str, Tensor], prefix: str, *args: Any) -> None:
         saved = state_dict.get(f"{prefix}rows")
-        if saved is not None and saved.ndim == 2 and saved.shape[1] == self.rows.shape[1]:
-            self.resize(len(saved))  # a trained model is loaded without knowing how many target images there were
+        if saved is not None and saved.ndim == 2 and self.rows.shape[1] in (0, saved.shape[1]):
+            self.resize(len(saved), saved.shape[1])  # a trained model is loaded without knowing how many target images there were
         super()._load_from_state_dict(state_dict, prefix, *args)
 
 

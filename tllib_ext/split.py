@@ -10,7 +10,7 @@ from typing import Dict, Optional, Sequence, Tuple
 
 from tllib_ext.errors import UserError, closest
 
-__all__ = ["LabelSplit", "PRESETS"]
+__all__ = ["LabelSplit", "PRESETS", "SCENARIOS"]
 
 
 @dataclass(frozen=True)
@@ -104,11 +104,15 @@ class LabelSplit:
         """A preset's name, or ``a/b/c`` over ``classes`` in their order: a shared, b source-private, c target-private.
 
         ``PRESET:a/b/c`` takes the classes in the preset's order, e.g. ``Office31:10/21/0`` shares its ten and gives the
-        source all the others.
+        source all the others. ``PRESET:SCENARIO`` is one of :data:`SCENARIOS`, e.g. ``Office31:open``; the data set's name
+        can be left out where its classes are the data's.
         """
         if text in PRESETS:
             return PRESETS[text]
         name, _, counts = text.rpartition(":")
+        found = _scenario(name, counts, classes)
+        if found is not None:
+            return found
         if name in PRESETS:
             classes = PRESETS[name].source_classes + PRESETS[name].target_private
         try:
@@ -117,10 +121,30 @@ class LabelSplit:
                 raise ValueError
         except ValueError:
             form = "a/b/c (shared/source private/target private, e.g. 10/10/11)"
-            raise UserError(f"split {text!r} is neither {form} nor a preset; {closest(text, PRESETS)}") from None
+            presets = [*PRESETS, *(f"{name}:{scenario}" for name in SCENARIOS for scenario in SCENARIOS[name])]
+            raise UserError(f"split {text!r} is neither {form} nor a preset; {closest(text, presets)}") from None
         if a + b + c > len(classes):
             raise UserError(f"split {text} has {a + b + c} classes, the data has {len(classes)}")
         return cls(tuple(classes[:a]), tuple(classes[a : a + b]), tuple(classes[a + b : a + b + c]))
+
+
+def _scenario(name: str, scenario: str, classes: Sequence[str]) -> Optional[LabelSplit]:
+    """The label sets of a scenario; None if the text is no scenario of the data set, or of any with these classes."""
+    for data, counts in SCENARIOS.items():
+        preset = PRESETS.get(data)
+        names = sorted(classes, key=_order) if preset is None else preset.source_classes + preset.target_private
+        sizes = [int(part) for part in counts[scenario].split("/")] if scenario in counts else []
+        if sizes and (data == name or (not name and set(names) == set(classes) and len(names) == _NUMBER[data])):
+            if len(names) != _NUMBER[data]:
+                raise UserError(f"split {data}:{scenario} is of {_NUMBER[data]} classes, the data has {len(names)}")
+            a, b, c = sizes
+            return LabelSplit(tuple(names[:a]), tuple(names[a : a + b]), tuple(names[len(names) - c :]))
+    return None
+
+
+def _order(name: str) -> str:
+    """The benchmarks' alphabetical order, in which case, hyphens and underscores do not count."""
+    return "".join(filter(str.isalnum, name.lower()))
 
 
 def _preset(shared: str, source_private: str, target_private: str) -> LabelSplit:
@@ -148,3 +172,16 @@ PRESETS: Dict[str, LabelSplit] = {
     ),
     "VisDA2017": _preset("aeroplane bicycle bus car horse knife", "motorcycle person plant", "skateboard train truck"),
 }
+
+#: Label sets by data set and scenario: shared/source private/target private over the classes in the preset's order, those of
+#: DomainNet in alphabetical order. The target-private classes are the last ones. Office-Home has two open-set conventions:
+#: 25/0/40 (GLC, LEAD) is ``open``, 15/0/50 (uniood, TLSA) is ``open_15``.
+#:
+#: :meta hide-value:
+SCENARIOS: Dict[str, Dict[str, str]] = {
+    "Office31": {"closed": "31/0/0", "partial": "10/21/0", "open": "10/0/11", "universal": "10/10/11"},
+    "OfficeHome": {"closed": "65/0/0", "partial": "25/40/0", "open": "25/0/40", "open_15": "15/0/50", "universal": "10/5/50"},
+    "VisDA2017": {"closed": "12/0/0", "partial": "6/6/0", "open": "6/0/6", "universal": "6/3/3"},
+    "DomainNet": {"closed": "345/0/0", "partial": "150/195/0", "open": "150/0/195", "universal": "150/50/145"},
+}
+_NUMBER = {"Office31": 31, "OfficeHome": 65, "VisDA2017": 12, "DomainNet": 345}

@@ -69,3 +69,11 @@ def test_published_numbers_beside_and_apart():
     assert apart.header() == ["method", "X", "X paper", "difference", "Y"]
     assert [e.text for e in apart.entries()[0]] == ["a", "90.0 ± 1.0 (3)", "91.22", "-1.2", "—"]
     assert [e.text for e in apart.entries()[1]] == ["b", "—", "—", "—", "—"]
+
+
+def test_what_a_method_was_told_is_the_last_column():
+    runs = [{"row": row, "task": "A2D", "seed": 0, "os": 0.5, "told": told} for row, told in (("a", "noise rate"), ("b", ""))]
+    table = make_table(runs, "os", ["a", "b"], ["A2D"], title="")
+    assert table.header()[-1] == "told" and [line[-1].text for line in table.entries()] == ["noise rate", "—"]
+    old = make_table([{**run, "told": None} for run in runs], "os", ["a", "b"], ["A2D"], title="")
+    assert old.header() == ["method", "A2D"]

@@ -215,3 +215,30 @@ def test_cutting_image_by_image_is_gathering_all_at_once():
     choices = augment.choices(8, 5, np.arange(9))
     assert choices[2].any() and not choices[2].all()
     assert torch.equal(augment._cut(rows, *choices), augment._gather(rows, *choices).float())
+
+
+@pytest.mark.parametrize("text, sizes", [("Office31:closed", "31/0/0"), ("Office31:partial", "10/21/0"),
+    ("Office31:open", "10/0/11"), ("OfficeHome:open", "25/0/40"), ("OfficeHome:open_15", "15/0/50"),
+    ("VisDA2017:open", "6/0/6"), ("VisDA2017:partial", "6/6/0"), ("OfficeHome:universal", "10/5/50")])  # fmt: skip
+def test_scenarios_by_name(text, sizes):
+    name, _, scenario = text.partition(":")
+    preset = PRESETS[name]
+    split = LabelSplit.parse(text, [])
+    assert str(split) == sizes and split.scenario == scenario.partition("_")[0]
+    # The unknown classes of every scenario are the last ones, also where the source-private ones are left out.
+    classes = preset.source_classes + preset.target_private
+    assert not split.target_private or split.target_private[-1] == classes[-1]
+    assert LabelSplit.parse(scenario, sorted(classes)) == split
+    if scenario == "universal":
+        assert split == preset
+
+
+def test_scenarios_of_domainnet_are_in_the_order_of_its_lists():
+    classes = [f"class_{i:03}" for i in range(342)] + ["The_Wall", "a-shirt", "Ash_tray"]
+    split = LabelSplit.parse("DomainNet:universal", classes[::-1])
+    assert str(split) == "150/50/145" and split.shared[:3] == ("a-shirt", "Ash_tray", "class_000")
+    assert split.target_private[-1] == "The_Wall" and LabelSplit.parse("universal", classes) == split
+    with pytest.raises(UserError, match="of 345 classes, the data has 2"):
+        LabelSplit.parse("DomainNet:open", ["a", "b"])
+    with pytest.raises(UserError, match="Office31:open"):
+        LabelSplit.parse("Office31:opne", classes)

@@ -73,6 +73,7 @@ def _table2(records: Records, metric: str, grid: Grid) -> Made:
     table = Table(f"mean over {', '.join(tasks)}", rows, codes, {}, apart=True)
     for noise in grid.noises:
         part = make_table([r for r in records if r["noise"] == noise.label], metric, rows, tasks, title="")
+        table.told.update(part.told)
         column = MEAN if len(tasks) > 1 else tasks[0]
         for variant in grid.variants:
             if (variant.label, column) in part.stats:

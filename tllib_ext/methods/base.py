@@ -127,6 +127,8 @@ class Method(nn.Module):
     Hparams: ClassVar[Type[_Hparams]] = Hparams
     #: True if ``update`` uses target images.
     uses_target: bool = True
+    #: True if adaptation needs no source images, only the network that was trained on them.
+    source_free: ClassVar[bool] = False
     #: True if :meth:`prepare` does everything; a run then has one step, in which nothing moves.
     training_free: ClassVar[bool] = False
     #: True if the method estimates the source labels itself: no treatment of them (``labels_by``) may come before.

@@ -1,12 +1,15 @@
 """The facts of a run that a method gets before its first step."""
 
 from dataclasses import dataclass, field
-from typing import Callable, Optional
+from typing import TYPE_CHECKING, Callable, Optional, Set
 
 import numpy as np
 from torch import Tensor
 
-__all__ = ["Context"]
+__all__ = ["Context", "TOLD"]
+
+#: facts -> what a method that reads them was told, for comparison tables.
+TOLD = {"rate": "noise rate", "target_inputs": "whole target", "target_features": "whole target"}
 
 
 @dataclass
@@ -24,6 +27,14 @@ class Context:
         say (callable): writes a line to the log
         source_features, target_features (callable, optional): the current G's features of a whole domain in list
             order, in evaluation mode and without augmentation: :math:`(N, D)`, on the CPU
+
+    :attr:`told` names the facts in :data:`TOLD` that were read so far.
+
+    Examples::
+
+        >>> context = Context(steps=10, rate=0.2)
+        >>> context.seed + context.rate, context.told
+        (0.2, {'noise rate'})
     """
 
     steps: int
@@ -38,3 +49,13 @@ class Context:
     say: Callable[[str], None] = field(default=lambda text: None, repr=False)
     source_features: Optional[Callable[[], Tensor]] = field(default=None, repr=False)
     target_features: Optional[Callable[[], Tensor]] = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        self.told: Set[str] = set()
+
+    if not TYPE_CHECKING:  # a type checker would take every name for an attribute
+
+        def __getattribute__(self, name):
+            if name in TOLD:
+                self.told.add(TOLD[name])
+            return object.__getattribute__(self, name)

@@ -84,6 +84,7 @@ class Lead(Method):
     Hparams = LeadHparams
     hparams: LeadHparams
     presets = {"default": {}, "code": {"rounds": 50}, "paper": {"rounds": 50, "clear": True}}
+    source_free = True
     training_only = ("bank.", "probs.", "pseudo.", "basis", "share")
     basis: Tensor
     share: Tensor

@@ -64,6 +64,7 @@ class Table:
         apart (bool): published numbers and differences in columns of their own instead of in brackets
         low (bool): the smallest is best
         digits (int): after the point
+        told (dict): row -> what the method was told, a last column; empty: no such column
     """
 
     title: str
@@ -76,6 +77,7 @@ class Table:
     apart: bool = False
     low: bool = False
     digits: int = 1
+    told: Dict[str, str] = field(default_factory=dict)
 
     def best(self, column: str) -> List[str]:
         """The rows with the best mean of a column after rounding; none if the table has one row."""
@@ -90,7 +92,7 @@ class Table:
         names = [self.corner]
         for column in self.columns:
             names += [column, f"{column} paper", "difference"] if self._has_paper(column) and self.apart else [column]
-        return names
+        return [*names, "told"] if self.told else names
 
     def _has_paper(self, column: str) -> bool:
         return any((row, column) in self.paper for row in self.rows)
@@ -99,7 +101,8 @@ class Table:
         """The cells as they are printed, row by row."""
         best = {column: self.best(column) for column in self.columns}
         cells = {row: [e for column in self.columns for e in self._cell(row, column, row in best[column])] for row in self.rows}
-        return [[Entry(row), *line] for row, line in cells.items()]
+        told = {row: [Entry(self.told.get(row) or MISSING)] if self.told else [] for row in self.rows}
+        return [[Entry(row), *line, *told[row]] for row, line in cells.items()]
 
     def _cell(self, row: str, column: str, bold: bool) -> List[Entry]:
         found, paper = self.stats.get((row, column)), self.paper.get((row, column))
@@ -145,4 +148,5 @@ def make_table(
             if found is not None:
                 stats[row, MEAN] = found
         columns = [*columns, MEAN]
-    return Table(rows=list(rows), columns=columns, stats=stats, low=metric in _LOW, **table)
+    told = {str(record[row_key]): str(record["told"]) for record in records if record.get("told") is not None}
+    return Table(rows=list(rows), columns=columns, stats=stats, low=metric in _LOW, told=told, **table)

@@ -85,7 +85,10 @@ class RunConfig(SettingsRecord):
         None, TEXT, "target: the same; without class folders it is unlabelled", "-t", metavar="DOMAIN", basic=True
     )
     split: Optional[Union[str, LabelSplit]] = _data(
-        None, SPLIT, "shared/source private/target private classes; default: the benchmark's", metavar="a/b/c"
+        None,
+        SPLIT,
+        "shared/source private/target private classes, or Office31:open, …; default: the benchmark's",
+        metavar="a/b/c",
     )
     image_size: Optional[int] = _data(
         None, COUNT, "the network sees crops of N x N of images resized to 8/7 N (default: 224 of 256)", metavar="N"

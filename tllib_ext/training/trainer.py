@@ -256,6 +256,13 @@ class _Training:
         self.say(progress_line(record))
         self.last = {"prediction": prediction, "report": report, "record": record}
 
+    def told(self) -> str:
+        """What the method was told, by what it read of its context, and whether it adapts without the source."""
+        told = set(self.method.context.told) if self.method.context is not None else set()
+        if self.config.labels_by != "given":  # a treatment estimates the rate, except for the one that drops large losses
+            told = told - {"noise rate"} | ({"noise rate"} if self.config.labels_by == "small-loss" else set())
+        return ", ".join([*sorted(told), *["no source"] * self.method.source_free])
+
     def results(self) -> Record:
         """``results.json``: the last evaluation, flat; the best one on target labels only under the name oracle."""
         config, noisy = self.config, self.parts.noisy
@@ -268,6 +275,7 @@ class _Training:
             results.update(labels=config.labels, labels_column=config.labels_column, annotator_agreement=noisy.agreement.mean())
             if noisy.truth is None:
                 results.update(realised_rate=None, realised_transition=None)
+        results["told"] = self.told()
         results.update({key: value for key, value in self.last["record"].items() if key != "step"})
         results.update(processes=world_size(), skipped_steps=self.skipped, skipped_images=len(self.parts.skipped_images))
         scored = [line for line in self.recorder.lines() if line.get("os") is not None]

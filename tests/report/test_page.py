@@ -23,6 +23,8 @@ from tllib_ext.evaluation.suspects_file import write_suspects
 from tllib_ext.io import write_json
 from tllib_ext.labels.audit import audit_labels, audit_quality
 from tllib_ext.methods.base import Prediction
+from tllib_ext.report.data_folder import DataFolder
+from tllib_ext.report.gallery import unknown_groups
 from tllib_ext.report.page import page as make_page
 from tllib_ext.report.page import write_report
 from tllib_ext.report.plots import plot_run
@@ -273,3 +275,21 @@ def test_a_browser_shows_it(report, tmp_path):
         assert frame["width"] <= width and frame["letters"] == "16px"  # nothing sticks out sideways
     browse(f"--print-to-pdf={tmp_path / 'page.pdf'}", page=report / "report.html")
     assert (tmp_path / "page.pdf").read_bytes().startswith(b"%PDF")
+
+
+def test_unknown_images_come_in_the_groups_that_the_run_found_with_its_warnings(tmp_path):
+    make_run(tmp_path / "run", images=False)
+    run = read_run(tmp_path / "run", {})
+    unknown = run.predictions.predicted == SPLIT.unknown
+    groups = np.where(unknown, np.arange(60) % 2, -1)
+    groups[np.flatnonzero(unknown)[0]] = -1
+    facts = {"called_unknown": unknown.mean(), "share": 0.2, "share_std": 0.05, "decides": False, "warnings": ["too <much>"]}
+    write_json(tmp_path / "run" / "target_model.json", {**facts, "groups": groups.tolist()})
+    run = read_run(tmp_path / "run", {})
+    found = unknown_groups(run, DataFolder(run.config, run.folder))
+    assert [group.title for group in found] == ["Group 1", "Group 2", "Others"]
+    assert [len(group.items) for group in found] == [np.count_nonzero(unknown & (groups == g)) for g in (0, 1, -1)]
+    text = make_page(run, {})
+    assert "too &lt;much&gt;" in text and "20.0 % ± 5.0 %" in text
+    write_json(tmp_path / "run" / "target_model.json", {**facts, "groups": [0, 1]})  # of another run: pages by score
+    assert unknown_groups(read_run(tmp_path / "run", {}), DataFolder(run.config, run.folder))[0].title.startswith("Score")

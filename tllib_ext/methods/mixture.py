@@ -7,7 +7,7 @@ as they are, a backbone that could be trained as it is before the first step.
 """
 
 from dataclasses import dataclass
-from typing import Any, Dict, List, Optional
+from typing import Dict, List, Optional
 
 import torch
 from torch import Tensor, nn
@@ -70,7 +70,7 @@ class Mixture(Method):
     def predict(self, x: Tensor) -> Prediction:
         return posterior_prediction(self.target(x, self.backbone(x)))
 
-    def _load_from_state_dict(self, state_dict: Dict[str, Any], prefix: str, *more: Any) -> None:
+    def _load_from_state_dict(self, state_dict: Dict[str, Tensor], prefix: str, *more: object) -> None:
         if f"{prefix}_extra_state" in state_dict:  # release 0.2
             state_dict[f"{prefix}target._extra_state"] = state_dict.pop(f"{prefix}_extra_state")
         super()._load_from_state_dict(state_dict, prefix, *more)

@@ -1,7 +1,7 @@
 """The target model as a part of a method: estimated from features, saved with the weights, asked one sample at a time."""
 
 import io
-from typing import Any, Dict, Optional, Tuple, cast
+from typing import Dict, Optional, Tuple, cast
 
 import numpy as np
 import torch
@@ -94,7 +94,7 @@ class TargetPosterior(nn.Module):
         self.on_inputs = bool(first.pop("on_inputs", False))
         self._classify = TargetClassifier(Embedding(**first), [Mixture(**part) for part in rest])
 
-    def _load_from_state_dict(self, state_dict: Dict[str, Any], prefix: str, *more: Any) -> None:
+    def _load_from_state_dict(self, state_dict: Dict[str, Tensor], prefix: str, *more: object) -> None:
         # Models of release 0.2 have no target model, or have it one level up.
         state_dict.setdefault(f"{prefix}_extra_state", torch.zeros(1, dtype=torch.uint8))
         super()._load_from_state_dict(state_dict, prefix, *more)

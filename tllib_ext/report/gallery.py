@@ -56,10 +56,15 @@ def class_groups(run: RunFiles, folder: DataFolder) -> List[Group]:
 
 
 def unknown_groups(run: RunFiles, folder: DataFolder) -> List[Group]:
-    """Target images predicted unknown, highest score first, a page per group."""
+    """Target images predicted unknown: by the groups that the run found, or in pages; highest score first."""
     p = run.predictions
     order = np.argsort(-p.score, kind="stable")
     rows = order[p.predicted[order] == run.split.unknown]
+    found = np.asarray((run.target_model or {}).get("groups") or [])
+    if len(rows) and found.shape == p.index.shape and np.array_equal(np.sort(p.index), np.arange(len(found))):
+        group = found[p.index[rows]]
+        return [_group(run, folder, f"Group {g + 1}" if g >= 0 else "Others", rows[group == g])
+                for g in sorted(np.unique(group), key=lambda g: (g < 0, g))]  # fmt: skip
     pages = [rows[start : start + PAGE] for start in range(0, len(rows), PAGE)]
     return [_group(run, folder, f"Score {p.score[page[0]]:.2f} to {p.score[page[-1]]:.2f}", page) for page in pages]
 

@@ -35,6 +35,7 @@ class RunFiles:
     suspects: Optional[Suspects]
     feature_map: Optional[FeatureMap]
     label_model: Optional[Record]
+    target_model: Optional[Record] = None
 
     @property
     def report(self) -> Optional[OpenSetReport]:
@@ -76,16 +77,20 @@ def read_run(folder: PathLike, results: Optional[Record] = None) -> RunFiles:
         predictions=read_predictions(folder / "predictions.csv", split),
         suspects=optional("suspects.csv", lambda file: read_suspects(file, split)),
         feature_map=optional("tsne.csv", read_feature_map),
-        label_model=optional("label_model.json", _label_model),
+        label_model=optional("label_model.json", _with_keys("rate", "rate_std", "trace", "transition")),
+        target_model=optional("target_model.json", _with_keys("called_unknown", "warnings")),
     )
 
 
-def _label_model(file: Path) -> Record:
-    model = _json(file)
-    lacking = [key for key in ("rate", "rate_std", "trace", "transition") if key not in model]
-    if lacking:
-        raise UserError(f"{file} has no {', '.join(lacking)}: it was written by another version")
-    return model
+def _with_keys(*keys: str) -> Callable[[Path], Record]:
+    def read(file: Path) -> Record:
+        model = _json(file)
+        lacking = [key for key in keys if key not in model]
+        if lacking:
+            raise UserError(f"{file} has no {', '.join(lacking)}: it was written by another version")
+        return model
+
+    return read
 
 
 def _json(file: Path) -> Record:

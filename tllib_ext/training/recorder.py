@@ -22,8 +22,8 @@ _PACKAGES = ("torch", "torchvision", "numpy", "scikit-learn", "scipy", "Pillow",
 
 
 #: what a run makes besides ``results.json`` and its checkpoints.
-_OUTPUTS = ("results.jsonl", "model.safetensors", "predictions.csv", "suspects.csv", "label_model.json", "transition.csv",
-            "tsne.csv", "report.html")  # fmt: skip
+_OUTPUTS = ("results.jsonl", "model.safetensors", "predictions.csv", "suspects.csv", "label_model.json", "target_model.json",
+            "transition.csv", "tsne.csv", "report.html")  # fmt: skip
 
 
 def environment() -> Dict[str, object]:

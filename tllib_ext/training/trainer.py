@@ -27,6 +27,7 @@ from tllib_ext.training.predict import predict_domain, report_on
 from tllib_ext.training.prepare import prepare
 from tllib_ext.training.recorder import Recorder
 from tllib_ext.training.run_dir import Lock, Stopper, check_folder, differences, read_config, run_folder
+from tllib_ext.training.target_output import write_target_model
 from tllib_ext.training.validate import validators
 from tllib_ext.typing import Record
 from tllib_ext.vision.datasets.labels_file import GivenLabels
@@ -177,6 +178,9 @@ class _Training:
         if rank() == 0:
             _write_outputs(parts, self.folder, self.last)
             results.update(write_outputs(parts, self.folder, outputs))
+            shares, lines = write_target_model(parts, self.folder, self.last["prediction"], estimate=not config.no_report)
+            results.update(shares)
+            self.say("\n".join(lines))
             if not config.no_report and self.write_report is not None:
                 self.write_report(self.folder, results)
         # Last: a run that is stopped in between continues from its last checkpoint and makes the other files again.

@@ -13,6 +13,7 @@ __all__ = ["METHODS", "TLLIB_METHODS"]
 METHODS: "Registry[Type[Method]]" = Registry(
     "method",
     {
+        "cmu": ("tllib_ext.methods.cmu:Cmu", "CMU (ECCV 2020): adversarial training weighted by three uncertainties"),
         "coteaching": (
             "tllib_ext.methods.coteaching:CoTeaching",
             "Co-teaching (NeurIPS 2018): two networks exchange their small-loss samples",

@@ -34,7 +34,7 @@ def select(folders: Sequence[Path], metric: str = "os") -> Record:
         ``runs``: name, validators, their mean rank and the metric of every run, best mean rank first; ``correlation``:
         Spearman's correlation of every validator's order, and of the mean rank's, with the metric
     """
-    runs = []
+    runs: List[Record] = []
     for folder in folders:
         lines = read_json_lines(folder / "results.jsonl")
         last = lines[-1] if lines else {}

@@ -62,7 +62,7 @@ def further_metrics(
     closed = class_labels("closed_pred", closed_pred, split.source_classes)
     score = scores(score)
     same_length({"labels": y, "predicted": given, "closed_pred": closed, "score": score})
-    known, found = y != split.unknown, dict.fromkeys(FURTHER, cast(Optional[float], None))
+    known, found = y != split.unknown, cast(Dict[str, Optional[float]], dict.fromkeys(FURTHER))
     found.update(bootstrap(y, given, split, seed))
     if known.any():
         found["closed_instance_accuracy"] = found["ucr"] = float((closed == y)[known].mean())

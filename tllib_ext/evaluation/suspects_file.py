@@ -88,7 +88,7 @@ def write_suspects(
     probs = audit.probs if trained else audit.pred_probs
     probability, p_given = (probs[place, suggested], probs[place, given]) if trained else (audit.probability, audit.p_given)
     loss = audit.loss if trained else -np.log(np.maximum(p_given, 1e-12))
-    names = [escape_formula(name) for name in split.source_classes]
+    names = [escape_formula(name) for name in split.label_names]
     rows = []
     for i in np.argsort(-audit.suspicion, kind="stable"):
         row = [i, escape_formula(str(paths[i])), names[given[i]], float(audit.suspicion[i]), names[suggested[i]]]

@@ -249,7 +249,7 @@ class _Training:
             self.check_pending()
             raise NonFiniteLoss("score of the target images", done)
         report = report_on(prediction, self.method, self.parts.target)
-        record = {"step": done, **{f"train_{name}": value for name, value in mean_numbers(self.meter.read()).items()}}
+        record: Record = {"step": done, **{f"train_{name}": value for name, value in mean_numbers(self.meter.read()).items()}}
         if report is not None:
             record.update(report.flat())
         else:

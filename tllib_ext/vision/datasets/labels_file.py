@@ -1,7 +1,7 @@
 """Source labels as people gave them, from a CSV file: one annotator or several, the true class for evaluation only."""
 
 import csv
-from typing import Dict, List, Optional, Sequence, Tuple
+from typing import Dict, List, Optional, Tuple
 
 import numpy as np
 
@@ -103,19 +103,21 @@ def _choose(file: PathLike, columns: Optional[str]) -> Tuple[str, List[str], Opt
     return key, given, None if truth in given else truth
 
 
-def _rows_of(view: UniversalView, keys: Sequence[str], key: str, file: str) -> np.ndarray:
+def _rows_of(view: UniversalView, keys: np.ndarray, key: str, file: str) -> np.ndarray:
     """The row of every image of the view."""
     table: Dict[str, int] = {}
-    for row, cell in enumerate(keys):
+    for row, cell in enumerate(keys.tolist()):
         name = str(cell).replace("\\", "/").removeprefix("./")
         if table.setdefault(name, row) != row:
             raise UserError(f"{file}: {key} {name!r} is in two rows")
-    rows, absent, owner = [], [], {}
+    rows: List[int] = []
+    absent: List[str] = []
+    owner: Dict[str, str] = {}
     for position, path in enumerate(view.paths):
-        name: Optional[str] = str(view.indices[position]) if key == "index" else path.replace("\\", "/")
-        while name is not None and name not in table:  # shorten by the first folder
-            name = name.partition("/")[2] or None
-        if name is None:
+        name = str(view.indices[position]) if key == "index" else path.replace("\\", "/")
+        while name and name not in table:  # shorten by the first folder
+            name = name.partition("/")[2]
+        if not name:
             absent.append(path if key == "path" else str(view.indices[position]))
             continue
         if owner.setdefault(name, path) != path:

@@ -1,14 +1,14 @@
 """Simulated label noise: the transition matrix, how labels are drawn from it, and the view that has them."""
 
 import inspect
-from typing import Dict, List, Mapping, Optional, Tuple, Union, cast
+from typing import Callable, Dict, List, Mapping, Optional, Tuple, Union, cast
 
 import numpy as np
 from PIL.Image import Image
 
 from tllib_ext.errors import UserError, closest
 from tllib_ext.vision.datasets import NOISES
-from tllib_ext.vision.datasets.noises import MATRIX_FILES, Noise, NoiseSamples, check_rows, read_transition
+from tllib_ext.vision.datasets.noises import MATRIX_FILES, NoiseSamples, check_rows, read_transition
 from tllib_ext.vision.datasets.open_set import open_set
 from tllib_ext.vision.datasets.types import View
 from tllib_ext.vision.datasets.universal import UniversalView
@@ -53,7 +53,7 @@ def transition_matrix(
     return matrix
 
 
-def _options(noise: str, function: Noise, given: Optional[Mapping[str, object]]) -> Dict[str, object]:
+def _options(noise: str, function: Callable[..., object], given: Optional[Mapping[str, object]]) -> Dict[str, object]:
     """The given options with the types of their defaults; they are the function's keyword-only parameters."""
     known = {p.name: type(p.default) for p in inspect.signature(function).parameters.values() if p.kind is p.KEYWORD_ONLY}
     options: Dict[str, object] = {}
@@ -148,7 +148,7 @@ class NoisyLabels:
         self.targets: np.ndarray
         clean, k = view.targets, view.split.num_source
         if noise == "open_set":
-            mixed = open_set(rate, cast(UniversalView, view), np.random.RandomState(seed), **_options(noise, open_set, options))
+            mixed = open_set(rate, cast(UniversalView, view), np.random.RandomState(seed), **_options(noise, open_set, options))  # type: ignore[arg-type]
             self.view, clean, self.targets, self.transition = mixed, mixed.targets, mixed.given, mixed.transition
         elif is_per_sample(noise):
             if mode != "iid":

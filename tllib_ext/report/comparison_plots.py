@@ -16,14 +16,16 @@ _PALE = "#9fc5e8"
 
 
 def bars_figure(tables: Sequence[Table], axis: str) -> Figure:
-    """A panel per table: one bar per row (the mean column, or the only one), dots for the tasks, diamonds for the paper.
+    """A panel per table, two side by side: one bar per row (the mean column, or the only one), dots for the tasks, diamonds
+    for the paper.
 
     Args:
         tables (sequence of Table): same rows in each
         axis (str): label of the horizontal axis
     """
     rows = tables[0].rows
-    figure, axes = axes_grid(1, len(tables), max(5.0, 4.2 * len(tables)), 1.4 + 0.36 * len(rows))
+    across, down = min(2, len(tables)), -(-len(tables) // 2)
+    figure, axes = axes_grid(down, across, max(5.0, 3.9 * across), down * (0.8 + 0.26 * len(rows)) + 0.6)
     for number, (ax, table) in enumerate(zip(axes, tables)):
         column = MEAN if MEAN in table.columns else table.columns[-1]
         best = table.best(column)
@@ -45,11 +47,13 @@ def bars_figure(tables: Sequence[Table], axis: str) -> Figure:
             xs, ys = zip(*points)
             ax.scatter(xs, ys, s=34, marker="D", facecolors="none", edgecolors="black", label="paper", zorder=4)
         ax.set(xlim=(0, 100), yticks=range(len(rows)))
-        ax.set_yticklabels(map(plain, rows) if number == 0 else [])
+        ax.set_yticklabels(map(plain, rows) if number % across == 0 else [])
         ax.invert_yaxis()
         ax.grid(False, axis="y")
         finish(ax, plain(table.title), plain(axis))
-    _legend_below(figure, axes[-1])
+    for ax in axes[len(tables) :]:
+        ax.remove()
+    _legend_below(figure, axes[len(tables) - 1])
     return figure
 
 

@@ -15,7 +15,7 @@ from tllib_ext.training.meta import META, MetaPlayers, OnDevice, meta_batches
 
 SPLIT = LabelSplit(["a", "b", "c"], ["p", "q"], ["u"])
 N, WIDTH, STEPS = 40, 6, 1000
-#: warm-up, every stage of STA, the rest; CREDO re-estimates its labels on the host at other steps.
+#: warm-up, every stage of STA, the rest; what is estimated from a whole domain (CREDO, LEAD) is so on the host at other steps.
 SOME_STEPS = (0, 200, 501, 951)
 
 

@@ -52,12 +52,16 @@ def test_part_dependent_is_the_formula():
 
 def test_temperature_turns_part_dependent_noise_into_symmetric_noise():
     def spread(temperature):
-        rows = transition_matrix("part_dependent", 0.3, CLASSES, samples(), options={"temperature": temperature})
+        options = {"temperature": temperature}
+        rows = transition_matrix("part_dependent", 0.3, CLASSES, samples(), options=options)
         flips = np.array([np.delete(row, y) for row, y in zip(rows, Blobs.labels)])
         flips /= flips.sum(1, keepdims=True)
-        return -(flips * np.log(np.maximum(flips, 1e-300))).sum(1).mean() / math.log(CLASSES - 1)
+        entropy = -(flips * np.log(np.maximum(flips, 1e-300))).sum(1).mean()
+        assert NoisyLabels(VIEW, "part_dependent", 0.3, options=options).flip_entropy == pytest.approx(entropy)
+        return entropy / math.log(CLASSES - 1)
 
     assert spread(0.05) < 0.1 < 0.9 < spread(20)
+    assert NoisyLabels(VIEW, "runner_up", 0.3).flip_entropy == 0 and NoisyLabels(VIEW, "pair", 0.3).flip_entropy is None
 
 
 KEPT = {

@@ -30,7 +30,6 @@ from tllib_ext.training.run_dir import Lock, Stopper, check_folder, differences,
 from tllib_ext.training.target_output import write_target_model
 from tllib_ext.training.validate import validators
 from tllib_ext.typing import Record
-from tllib_ext.vision.datasets.labels_file import GivenLabels
 
 __all__ = ["Outcome", "train"]
 
@@ -274,11 +273,7 @@ class _Training:
                 "seed", "steps", "batch_size", "lr", "arch", "freeze_backbone", "bottleneck_lr_mult", "precision")  # fmt: skip
         results = {key: getattr(config, key) for key in keys}
         results["split"] = str(config.split)
-        results.update(realised_rate=noisy.realised_rate, realised_transition=noisy.realised_transition.tolist())
-        if isinstance(noisy, GivenLabels):
-            results.update(labels=config.labels, labels_column=config.labels_column, annotator_agreement=noisy.agreement.mean())
-            if noisy.truth is None:
-                results.update(realised_rate=None, realised_transition=None)
+        results.update(noisy.record())
         results["told"] = self.told()
         results.update({key: value for key, value in self.last["record"].items() if key != "step"})
         results.update(processes=world_size(), skipped_steps=self.skipped, skipped_images=len(self.parts.skipped_images))

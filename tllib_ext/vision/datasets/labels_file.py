@@ -7,7 +7,7 @@ import numpy as np
 
 from tllib_ext.errors import UserError, closest
 from tllib_ext.io import TEXT, open_text, read_columns
-from tllib_ext.typing import PathLike
+from tllib_ext.typing import PathLike, Record
 from tllib_ext.vision.datasets.noisy import NoisyLabels
 from tllib_ext.vision.datasets.universal import UniversalView
 
@@ -38,14 +38,14 @@ class GivenLabels(NoisyLabels):
     def __init__(self, view: UniversalView, file: PathLike, columns: Optional[str] = None, rate: float = 0.0):
         if view.role != "source":
             raise UserError("given labels belong to the source: target labels are for evaluation only")
-        self.view, self.noise, self.mode, self.rate = view, "none", "given", rate
+        self.view, self.noise, self.mode, self.rate, self.flip_entropy = view, "none", "given", rate, None
         key, given, truth = _choose(file, columns)
         names = [key, *given, *([truth] if truth else [])]
         table = read_columns(file, dict.fromkeys(names, TEXT), names)
         rows = _rows_of(view, table[key], key, str(file))
         labels = _Reader(view)
         several = np.stack([labels(table[name][rows], f"{file}, column {name}") for name in given])
-        self.columns = given
+        self.file, self.columns = str(file), given
         self.targets, self.votes = majority(several, view.split.num_source)
         self.agreement: np.ndarray = self.votes[np.arange(len(rows)), self.targets]
         empty = np.flatnonzero(np.bincount(self.targets, minlength=view.split.num_source) == 0)
@@ -60,6 +60,15 @@ class GivenLabels(NoisyLabels):
         self.realised_rate = float(self.is_flipped.mean())
         self.transition = np.eye(view.split.num_source)
         self.transition = self.realised_transition
+
+    def record(self) -> Record:
+        facts = super().record() if self.truth is not None else {"realised_rate": None, "realised_transition": None}
+        return {
+            **facts,
+            "labels": self.file,
+            "labels_column": ",".join(self.columns),
+            "annotator_agreement": float(self.agreement.mean()),
+        }
 
 
 def majority(several: np.ndarray, num_classes: int) -> Tuple[np.ndarray, np.ndarray]:

@@ -7,6 +7,7 @@ import numpy as np
 from PIL.Image import Image
 
 from tllib_ext.errors import UserError, closest
+from tllib_ext.typing import Record
 from tllib_ext.vision.datasets import NOISES
 from tllib_ext.vision.datasets.noises import MATRIX_FILES, NoiseSamples, check_rows, read_transition
 from tllib_ext.vision.datasets.open_set import open_set
@@ -121,6 +122,15 @@ def draw_labels(clean: np.ndarray, transition: np.ndarray, seed: int = 0, mode: 
     return noisy
 
 
+def _flip_entropy(probabilities: np.ndarray, clean: np.ndarray) -> float:
+    """Mean entropy, in nats, of the wrong label of an image: 0 if every image has one wrong class of its own."""
+    wrong = probabilities.copy()
+    wrong[np.arange(len(clean)), clean] = 0.0
+    share = wrong.sum(axis=1, keepdims=True)
+    wrong = (wrong / np.where(share > 0, share, 1.0))[share[:, 0] > 0]
+    return float(-(wrong * np.log(np.maximum(wrong, 1e-300))).sum(axis=1).mean()) if len(wrong) else 0.0
+
+
 class NoisyLabels:
     r"""A source view with simulated label noise: the view's labels are true, ``targets`` are the given ones.
 
@@ -134,7 +144,8 @@ class NoisyLabels:
         features (array, optional): :math:`(N, D)` for a noise that depends on them. Default: the view's
 
     Attributes: ``targets`` (given labels), ``clean_targets``, ``is_flipped``, ``realised_rate``, ``transition`` (of a noise
-    that depends on the instance: its mean over each class) and ``realised_transition``.
+    that depends on the instance: its mean over each class), ``realised_transition`` and ``flip_entropy``, the
+    mean entropy in nats of the wrong label of an image, for a noise that depends on the instance.
     """
 
     def __init__(
@@ -146,6 +157,7 @@ class NoisyLabels:
         self.view: View = view
         self.noise, self.mode = noise, mode
         self.targets: np.ndarray
+        self.flip_entropy: Optional[float] = None
         clean, k = view.targets, view.split.num_source
         if noise == "open_set":
             mixed = open_set(rate, cast(UniversalView, view), np.random.RandomState(seed), **_options(noise, open_set, options))  # type: ignore[arg-type]
@@ -161,6 +173,7 @@ class NoisyLabels:
             samples = NoiseSamples(clean, features, view.paths, *generators)
             probabilities = transition_matrix(noise, rate, k, samples, seed, options)
             self.transition = np.stack([probabilities[clean == label].mean(axis=0) for label in range(k)])
+            self.flip_entropy = _flip_entropy(probabilities, clean)
             cumulative = probabilities.cumsum(axis=1)
             places = samples.random_state.random_sample(len(clean))[:, None] * cumulative[:, -1:]
             self.targets = (cumulative <= places).sum(axis=1)
@@ -180,6 +193,11 @@ class NoisyLabels:
         counts, known = np.zeros_like(self.transition), self.clean_targets < len(self.transition)
         np.add.at(counts, (self.clean_targets[known], self.targets[known]), 1)
         return counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
+
+    def record(self) -> Record:
+        """What ``results.json`` says of the labels."""
+        facts: Record = {"realised_rate": self.realised_rate, "realised_transition": self.realised_transition.tolist()}
+        return facts if self.flip_entropy is None else {**facts, "flip_entropy": self.flip_entropy}
 
     @property
     def samples(self) -> List[Tuple[str, int]]:

@@ -5,7 +5,7 @@ from typing import NamedTuple, Optional
 import torch
 from torch import Tensor
 
-__all__ = ["Transport", "sinkhorn", "unbalanced_transport"]
+__all__ = ["Transport", "partial_transport", "sinkhorn", "unbalanced_transport"]
 
 
 @torch.no_grad()
@@ -115,3 +115,38 @@ def unbalanced_transport(
     log_plan = f[:, None] + g + s
     log_mass = (log_plan + log_copies[:, None]).logsumexp((0, 1))
     return Transport((log_plan - log_mass).exp(), g * eps, (tau - 1) * log_a - log_mass)
+
+
+@torch.no_grad()
+def partial_transport(cost: Tensor, a: Tensor, b: Tensor, mass: Tensor, eps: float = 0.01, rounds: int = 200) -> Tensor:
+    r"""Entropic partial transport: a plan of the given mass whose marginals are at most a and b.
+
+    .. math::
+        \min_\pi \langle \pi, M \rangle - \epsilon H(\pi), \quad \pi 1 \le a, \quad \pi^T 1 \le b, \quad 1^T \pi 1 = m
+
+    The plan is :math:`c\, u_i e^{-M_{ij}/\epsilon} v_j`; u, v (at most 1) and c are updated in turns, in the log domain
+    (`Benamou et al. 2015 <https://arxiv.org/abs/1412.5154>`_).
+
+    Args:
+        cost (tensor): M
+        a (tensor), b (tensor), mass (tensor): largest marginals, and m, at most the sum of either
+        eps (float): weight of the entropy
+        rounds (int): number of updates
+
+    Shape:
+        - cost: :math:`(N, C)`, a: :math:`(N, )`, b: :math:`(C, )`, mass: scalar
+        - Outputs: :math:`(N, C)`, float32
+
+    Examples::
+
+        >>> partial_transport(torch.tensor([[0., 1.], [1., 0.5]]), torch.ones(2) / 2, torch.ones(2) / 2, torch.tensor(0.5)).sum()
+        tensor(0.5000)
+    """
+    kernel, log_a, log_b, log_m = -cost.double() / eps, a.double().log(), b.double().log(), mass.double().log()
+    u, v = torch.zeros_like(log_a), torch.zeros_like(log_b)
+    c = log_m - kernel.logsumexp((0, 1))
+    for _ in range(rounds):
+        u = (log_a - c - (kernel + v).logsumexp(1)).clamp(max=0)
+        v = (log_b - c - (kernel + u[:, None]).logsumexp(0)).clamp(max=0)
+        c = log_m - (kernel + u[:, None] + v).logsumexp((0, 1))
+    return (kernel + u[:, None] + v + c).exp().float()

@@ -33,6 +33,7 @@ METHODS: "Registry[Type[Method]]" = Registry(
         "mixture": ("tllib_ext.methods.mixture:Mixture", "label model and target model (ours) on features, no training"),
         "mlnet": ("tllib_ext.methods.mlnet:MLNet", "MLNet (AAAI 2024): OVANet with neighbourhood invariance and mixup"),
         "ovanet": ("tllib_ext.methods.ovanet:OVANet", "OVANet (ICCV 2021): one-vs-all classifiers detect unknown"),
+        "ppot": ("tllib_ext.methods.ppot:Ppot", "PPOT (AAAI 2023): partial transport to the prototypes of the source"),
         "source_only": ("tllib_ext.methods.source_only:SourceOnly", "cross entropy on the given source labels, no adaptation"),
         "sta": ("tllib_ext.methods.sta:Sta", "STA (CVPR 2019): progressive separation of unknown samples, open set"),
         "tcl": ("tllib_ext.methods.tcl:Tcl", "TCL (AAAI 2019): curriculum over noisy source samples, closed set"),

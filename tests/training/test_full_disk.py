@@ -11,9 +11,8 @@ from forked_runs import features_flags, fork_run, preload, temporary_files, writ
 
 #: the files of a run with its report, in the order of writing
 FILES = ("config.json", "env.json", "last.pt", "results.jsonl", "events.out", "model.safetensors", "predictions.csv",
-         "suspects.csv", "pred_probs.npy", "labels.npy", "label_model.json", "target_model.json",
-         "transition.csv", "tsne.csv", "training.png",
-         "density.png", "report.html", "results.json")  # fmt: skip
+         "suspects.csv", "pred_probs.npy", "labels.npy", "label_model.json", "transition.csv", "tsne.csv",
+         "target_model.json", "training.png", "density.png", "report.html", "results.json")  # fmt: skip
 #: these stand for the others in the default run
 QUICK = ("last.pt", "events.out", "results.json")
 

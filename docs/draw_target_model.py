@@ -1,0 +1,149 @@
+"""Draw docs/images/target_model.png, or print the ablation of the target model as a table.
+
+    python docs/draw_target_model.py data/transfer_mobilenetv2
+    python docs/draw_target_model.py data/transfer_mobilenetv2 --ablation symmetric:0.45
+
+A part is taken away by replacing a constant or a function of ``tllib_ext.target`` while the model is estimated.
+"""
+
+import argparse
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Callable, Dict, List, Tuple
+from unittest.mock import patch
+
+import numpy as np
+
+from tllib_ext.evaluation.openset import evaluate
+from tllib_ext.labels import estimate_labels
+from tllib_ext.split import LabelSplit
+from tllib_ext.target import TargetModel, cosines, embedding, estimate_target, mixture, model
+from tllib_ext.vision.datasets.noisy import draw_labels, transition_matrix
+
+IMAGE = Path(__file__).resolve().parent / "images" / "target_model.png"
+TASKS = (("cifar", "natural"), ("caltech", "natural"), ("natural", "cifar"))
+Task = Tuple[LabelSplit, np.ndarray, np.ndarray, np.ndarray, np.ndarray]
+
+
+def read_task(root: Path, source: str, target: str, noise: str, seed: int) -> Task:
+    """Label sets, source features and posterior of their labels, target features and true labels."""
+    found = [np.load(root / f"{name}.npz") for name in (source, target)]
+    ours, theirs = ([str(name) for name in file["classes"]] for file in found)
+    split = LabelSplit(
+        [c for c in ours if c in theirs], [c for c in ours if c not in theirs], [c for c in theirs if c not in ours]
+    )
+    xs, xt = (file["features"].astype(np.float32) for file in found)
+    ys = np.array([split.source_index(c) for c in ours])[found[0]["labels"]]
+    yt = np.array([split.target_index(c) for c in theirs])[found[1]["labels"]]
+    kind, _, rate = noise.partition(":")
+    if kind != "none":
+        ys = draw_labels(ys, transition_matrix(kind, float(rate), split.num_source), seed)
+    return split, xs, estimate_labels(xs, ys, split.num_source, seed=seed).responsibilities, xt, yt
+
+
+def uncentred(source: np.ndarray, labels: np.ndarray, target: np.ndarray, seed: int = 0) -> embedding.Projection:
+    """The projection with the mean of the source subtracted from both domains."""
+    found = embedding.project(source, labels, target, seed)
+    weight = (labels / np.maximum(labels.sum(0), 1e-9)).mean(1)
+    centre = (weight @ embedding.unit(source.astype(np.float32))).astype(np.float32)
+    found.target = found.target + (found.centre - centre) @ found.directions
+    found.centre = centre
+    return found
+
+
+def fixed(z: np.ndarray, soft: np.ndarray, prototypes: np.ndarray, seed: int) -> List[SimpleNamespace]:
+    """In the place of the mixtures: the soft labels."""
+    return [SimpleNamespace(posterior=lambda z, k: soft)]
+
+
+WHITEN = embedding.Projection.whiten
+#: name of the part -> what replaces it while it is off.
+PARTS: Dict[str, Callable[[], List[object]]] = {
+    "whole model": lambda: [],
+    "centring per domain": lambda: [patch.object(model, "project", uncentred)],
+    "whitening": lambda: [patch.object(embedding, "_SHRINKAGE", 1.0)],
+    "neighbourhood": lambda: [patch.object(model, "local_means", partial(cosines.local_means, neighbours=1))],
+    "prior of the null": lambda: [patch.object(cosines, "_SETTINGS", ((1.0, 1e-6),))],
+    "second pass": lambda: [patch.object(embedding.Projection, "whiten", lambda self, posterior=None: WHITEN(self))],
+    "mixture": lambda: [patch.object(model, "fit_mixtures", fixed)],
+    "tie to the source": lambda: [patch.multiple(mixture, TIE=0.0, PULL=0.0)],
+    "joining": lambda: [patch.object(mixture, "JOIN", 2.0)],
+    "mean over mixtures": lambda: [patch.multiple(mixture, SCALES=(1.0,), TEMPERATURES=(0.02,))],
+}
+
+
+def without(part: str, task: Task, seed: int) -> TargetModel:
+    """The target model of a task with one part off."""
+    with ExitStack() as stack:
+        for change in PARTS[part]():
+            stack.enter_context(change)
+        return estimate_target(task[1], task[2], task[3], seed)
+
+
+def ablation(root: Path, noise: str, seed: int) -> None:
+    """Print OS / H-score in % for every part and task."""
+    tasks = [read_task(root, source, target, noise, seed) for source, target in TASKS]
+    print(f"| without ({noise}) | " + " | ".join(f"{a} to {b}" for a, b in TASKS) + " |\n" + "|---" * (len(TASKS) + 1) + "|")
+    for part in PARTS:
+        cells = []
+        for task in tasks:
+            split, target = task[0], without(part, task, seed)
+            found = evaluate(task[4], target.labels, target.posterior[:, -1], split)
+            cells.append(f"{100 * found.os:.1f} / {100 * (found.h_score or 0):.1f}")
+        print(f"| {part} | {' | '.join(cells)} |", flush=True)
+
+
+def draw(root: Path) -> None:
+    """Two views of caltech to natural: the best cosines with their two groups, and the unit sphere in two dimensions."""
+    from matplotlib.figure import Figure
+    from sklearn.decomposition import PCA
+
+    from tllib_ext.report.style import BLUE, GREY, ORANGE, save
+
+    split, xs, posterior, xt, yt = read_task(root, "caltech", "natural", "none", 0)
+    found = estimate_target(xs, posterior, xt)
+    place, k = found.predict.embedding, split.num_source
+    z = place(xt)
+    best = (cosines.local_means(z) @ place.prototypes.T).max(1)
+    true, called = yt == k, found.labels == k
+    figure = Figure(figsize=(9, 3.6), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    bins = np.linspace(best.min(), best.max(), 50)
+    for mask, colour, name in ((~true, BLUE, "known"), (true, ORANGE, "unknown")):
+        left.hist(best[mask], bins, color=colour, alpha=0.7, label=f"{name} (true)")
+    left.set(xlabel="best cosine of the neighbourhood with a source class", ylabel="target images")
+    left.set_title("two groups without a threshold", loc="left")
+    left.legend(frameon=False)
+    held = [c for c in range(k) if c not in found.absent]
+    chosen = np.random.default_rng(0).permutation(len(z))[:1200]
+    flat = PCA(2, random_state=0).fit(np.concatenate([z[chosen], place.prototypes[held]]))
+    for mask, colour, name in ((~called, BLUE, "called known"), (called, ORANGE, "called unknown")):
+        points = flat.transform(z[chosen][mask[chosen]])
+        right.scatter(points[:, 0], points[:, 1], s=4, color=colour, alpha=0.5, label=name)
+    corners = flat.transform(place.prototypes[held])
+    right.scatter(corners[:, 0], corners[:, 1], s=60, marker="*", color=GREY, edgecolor="black", label="source class", zorder=3)
+    for c, (x, y) in zip(held, corners):
+        right.annotate(split.source_classes[c], (x, y), xytext=(4, 4), textcoords="offset points", fontsize=8)
+    right.set(xticks=[], yticks=[], title="")
+    right.set_title(f"{found.share:.0%} ± {found.share_std:.0%} unknown in {found.num_groups} groups", loc="left")
+    right.legend(frameon=False, fontsize=8, markerscale=1.5)
+    save(figure, IMAGE)
+
+
+def main() -> None:
+    """Draw, or print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("root", type=Path, help="folder with cifar.npz, natural.npz and caltech.npz")
+    parser.add_argument("--ablation", metavar="NOISE", help="none, pair:0.2, symmetric:0.45: print the table, draw nothing")
+    parser.add_argument("--seed", type=int, default=0)
+    args = parser.parse_args()
+    if args.ablation:
+        ablation(args.root, args.ablation, args.seed)
+    else:
+        draw(args.root)
+
+
+if __name__ == "__main__":
+    main()

@@ -60,8 +60,9 @@ class Mixture(Method):
 
     def prepare(self, context: Context) -> None:
         self.label_model, found = self.target.estimate(context)
-        for model in filter(None, (self.label_model, found)):
-            context.say(model.summary(self.split.source_classes))
+        if self.label_model is not None and found is not None:
+            names = self.split.source_classes
+            context.say(f"{self.label_model.summary(names)}\n{found.summary(names)}")
 
     def update(self, source: Batch, target: Batch, step: int, play: Players) -> Dict[str, Tensor]:
         return {"loss": torch.zeros(())}

@@ -2,11 +2,13 @@
 
 import builtins
 import io
+import itertools
 import json
 import os
 import random
 import shutil
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
@@ -129,6 +131,25 @@ def draw_blank_plots() -> None:
     style.png_bytes = lambda fig: buffer.getvalue()
 
 
+def crash_twice(folder: Path, words: List[str], points: Tuple[int, int], seed: int, row: Dict[str, Any], expected: Dict) -> None:
+    """Two crashes in one folder, then the same command; the outcome is added to ``row``."""
+    for point in points:
+        code = run_in(folder, words, crash_at(point, seed))
+        if code not in (0, CRASHED):
+            raise UserError(f"a run ended with {code}; see {folder / 'log'}")
+        row["crashes"] += code == CRASHED
+        if is_complete(folder):  # it needed fewer operations, or all that was left was to bring results.json to the disk
+            break
+    else:
+        run_in(folder, words)
+    row["runs"] += 1
+    if is_complete(folder) and outputs(folder) == expected:
+        row["same bytes"] += 1
+        shutil.rmtree(folder)
+    else:
+        print(f"{folder} differs after crashes at operations {points}", flush=True)
+
+
 def crash(args: Any, work: Path) -> Dict[str, Any]:
     """End runs at file operations, two of them in a row in every folder, then let the same command finish.
 
@@ -146,27 +167,14 @@ def crash(args: Any, work: Path) -> Dict[str, Any]:
         operations = len((work / f"{method}.txt").read_text().split())
         rows.append({"run": f"{method} on features, with report", "file operations": operations, "crashes": 0, "runs": 0,
                      "same bytes": 0})  # fmt: skip
-    number = 0
-    while sum(row["crashes"] for row in rows) < args.points:
-        row, method = rows[number % len(rows)], methods[number % len(rows)]
-        folder = work / f"{number}"
-        for point in (1 + number % row["file operations"], rng.randint(1, row["file operations"])):
-            code = run_in(folder, command(features, method), crash_at(point, args.seed))
-            if code not in (0, CRASHED):
-                raise UserError(f"a run ended with {code}; see {folder / 'log'}")
-            row["crashes"] += code == CRASHED
-            if is_complete(folder):  # it needed fewer operations, or all that was left was to bring results.json to the disk
+    with suppress(KeyboardInterrupt):  # Ctrl-C: record what was done
+        for number in itertools.count():
+            if sum(row["crashes"] for row in rows) >= args.points:
                 break
-        else:
-            run_in(folder, command(features, method))
-        row["runs"] += 1
-        same = is_complete(folder) and outputs(folder) == expected[method]
-        row["same bytes"] += same
-        if same:
-            shutil.rmtree(folder)
-        else:
-            print(f"{folder} differs: crash points {1 + number % row['file operations']} and {point}", flush=True)
-        number += 1
-        if number % 10 == 0:
-            print(json.dumps(rows), flush=True)
+            place = number % len(rows)
+            points = (1 + number % rows[place]["file operations"], rng.randint(1, rows[place]["file operations"]))
+            command_words = command(features, methods[place])
+            crash_twice(work / f"{number}", command_words, points, args.seed, rows[place], expected[methods[place]])
+            if number % 10 == 9:
+                print(json.dumps(rows), flush=True)
     return {"seed": args.seed, "rows": rows}

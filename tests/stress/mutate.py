@@ -73,8 +73,8 @@ ERRORS = [
     Error("crs with itself", "alignment/divergence.py", "(every - own) * (-2", "every * (-2", LONGHAND),
     Error("joint loss without lambda", "alignment/divergence.py", "loss + lam * divergences", "loss + divergences", LONGHAND),
     Error("entropy threshold", "methods/rules.py", "share * math.log(num_classes)", "share", "tests/methods/test_rules.py"),
-    Error("other players get gradients", "training/players.py", "self._params(names)\n        first",
-          "self._params(self.optimisers)\n        first", LONGHAND),
+    Error("the heads move in Step C", "methods/divergence.py", '{"together": self.hparams.eta * mean}, "G")',
+          '{"together": self.hparams.eta * mean}, "G", "C")', LONGHAND),
     Error("no momentum", "training/players.py", "lr=lr, momentum=momentum,", "lr=lr, momentum=0.0,", LONGHAND),
 ]  # fmt: skip
 

@@ -20,6 +20,7 @@ ELSEWHERE = {
     "python examples/toy.py": "test_toy.py runs the whole script",
     "python -m tllib_ext.tllib PATH/dann.py data/office31 -d Office31 -s A -t D -a resnet18 --scratch": "test_tllib_launcher.py",
     "pip install -c constraints.txt -e .": "the tests run in such an environment",
+    "sh runs/audit/move_files.sh": "the tests of the audit run it",
     "xdg-open runs/my_run/report.html": "test_page.py looks at the page in a browser",
 }
 
@@ -124,7 +125,7 @@ def test_commands_run(line, world, monkeypatch, capfd):
     if words[0] == "tllib-ext":
         from tllib_ext.cli.main import main
 
-        more = ["-a", "small_cnn", "--overwrite"] if words[1] == "features" else []
+        more = {"features": ["-a", "small_cnn", "--overwrite"], "audit": ["-a", "small_cnn"]}.get(words[1], [])
         assert main([word for word in words[1:] if word != "--download"] + more) == 0, capfd.readouterr().err
         return
     assert words[0] == "python", f"do not know how to run: {line}"

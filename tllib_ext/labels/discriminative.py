@@ -13,7 +13,7 @@ import numpy as np
 
 from tllib_ext.labels.em import softmax
 
-__all__ = ["Ridge", "Views", "fit_views"]
+__all__ = ["Ridge", "Views", "fit_views", "tune_views"]
 
 _PENALTIES = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2)  # times the total variance
 _TEMPERATURES = np.geomspace(0.01, 1.0, 24)
@@ -52,9 +52,28 @@ class Ridge:
     """
 
     def __init__(self, z: np.ndarray, y: np.ndarray, classes: int) -> None:
-        self.mean, self._size = z.mean(0), len(y)
-        centred = z - self.mean
-        self._solve(centred.T @ centred, label_sums(centred, y, classes), np.bincount(y, minlength=classes))
+        mean = z.mean(0)
+        centred = z - mean
+        self._solve(mean, centred.T @ centred, label_sums(centred, y, classes), np.bincount(y, minlength=classes))
+        self._tune(z, y)
+
+    @classmethod
+    def from_moments(
+        cls, mean: np.ndarray, gram: np.ndarray, sums: np.ndarray, counts: np.ndarray, z: np.ndarray, y: np.ndarray
+    ) -> "Ridge":
+        """From the moments of many samples, about ``mean``; penalty and temperature from some of them, ``z`` and ``y``."""
+        ridge = cls.__new__(cls)
+        ridge._solve(mean, gram, sums, counts)
+        ridge._tune(z, y)
+        return ridge
+
+    def _solve(self, mean: np.ndarray, gram: np.ndarray, sums: np.ndarray, counts: np.ndarray) -> None:
+        self.mean, self._size = mean, int(counts.sum())
+        values, axes = np.linalg.eigh(gram.astype(np.float64))
+        self._values, self._axes = np.maximum(values, 0), axes.astype(np.float32)
+        self._targets, self.share = self._axes.T @ sums.T.astype(np.float32), (counts / counts.sum()).astype(np.float32)
+
+    def _tune(self, z: np.ndarray, y: np.ndarray) -> None:
         found = []
         for penalty in _PENALTIES:
             self._penalise(penalty)
@@ -62,20 +81,9 @@ class Ridge:
         self.log_likelihood, self.temperature, self.penalty = max(found)
         self._penalise(self.penalty)
 
-    def _solve(self, gram: np.ndarray, sums: np.ndarray, counts: np.ndarray) -> None:
-        values, axes = np.linalg.eigh(gram.astype(np.float64))
-        self._values, self._axes = np.maximum(values, 0), axes.astype(np.float32)
-        self._targets, self.share = self._axes.T @ sums.T.astype(np.float32), (counts / counts.sum()).astype(np.float32)
-
     def _penalise(self, penalty: float) -> None:
         self._inverse = (1 / (self._values + max(penalty * self._values.sum(), 1e-9))).astype(np.float32)
         self._weights = self._inverse[:, None] * self._targets
-
-    def refit(self, gram: np.ndarray, sums: np.ndarray, counts: np.ndarray) -> None:
-        """Fit again, with the same penalty and temperature, to second moments and label sums about the same mean."""
-        self._size = int(counts.sum())
-        self._solve(gram, sums, counts)
-        self._penalise(self.penalty)
 
     def left_out(self, z: np.ndarray, y: np.ndarray) -> np.ndarray:
         """Scores of samples of the fit, each predicted by the others, :math:`(N, K)`."""
@@ -127,6 +135,10 @@ def prototype_scores(sums: np.ndarray, g: np.ndarray, y: np.ndarray) -> np.ndarr
 
 def fit_views(g: np.ndarray, z: np.ndarray, y: np.ndarray, classes: int) -> Views:
     """Fit both views and the temperatures."""
-    sums, ridge = label_sums(g, y, classes), Ridge(z, y, classes)
+    return tune_views(label_sums(g, y, classes), Ridge(z, y, classes), g, z, y)
+
+
+def tune_views(sums: np.ndarray, ridge: Ridge, g: np.ndarray, z: np.ndarray, y: np.ndarray) -> Views:
+    """Both views with the temperatures that fit the given samples best."""
     views = Views(sums, ridge, _best_temperature(prototype_scores(sums, g, y), y)[1], 1.0)
     return views._replace(pool=_best_temperature(views._joined(g, z, y), y, _POOLS)[1])

@@ -5,8 +5,8 @@ given the label of another, and the out-of-sample probabilities :math:`p_i` of t
 noise. The suspicion is :math:`1 - r_{i \tilde y_i} - p_{i \tilde y_i} \in (-1, 1)`; without evidence of noise r says nothing and
 p stands in for it.
 
-Where features and labels are many, the label model is fitted to a part of the samples, and all of them are then judged
-chunk by chunk: memory is that of the features and of a few chunks.
+Above 20 million samples times classes there is no model of noise, only the second view, computed chunk by chunk in two
+passes: memory is that of the features and of a few chunks. Labels are then ranked, and none is corrected.
 """
 
 from dataclasses import dataclass
@@ -15,12 +15,13 @@ from typing import Optional, Sequence, Tuple
 import numpy as np
 
 from tllib_ext.errors import UserError
-from tllib_ext.labels.discriminative import label_sums
+from tllib_ext.labels.discriminative import Ridge, label_sums, tune_views
 from tllib_ext.labels.duplicates import near_duplicates
-from tllib_ext.labels.em import leave_one_out_cosine, posterior
-from tllib_ext.labels.embedding import chunks, evenly_spaced
+from tllib_ext.labels.em import leave_one_out_cosine
+from tllib_ext.labels.embedding import chunks, principal_axes
 from tllib_ext.labels.encode import Labels, as_labels
-from tllib_ext.labels.transition import FittedViews, LabelModel, checked, fit_labels
+from tllib_ext.labels.result import LabelModel, believed, make_model
+from tllib_ext.labels.transition import FittedViews, checked, fit_labels
 from tllib_ext.typing import Values
 
 __all__ = ["FINE", "KINDS", "LabelIssues", "find_label_issues"]
@@ -28,7 +29,8 @@ __all__ = ["FINE", "KINDS", "LabelIssues", "find_label_issues"]
 FINE = "fine"
 #: the kinds of doubtful labels, in the order in which they are decided
 KINDS = ("duplicate", "no class", "another class")
-_DENSE = 20_000_000  # samples times classes up to which every posterior is computed and kept
+_DENSE = 20_000_000  # samples times classes up to which there is a label model and every posterior is kept
+_PROBE = 4000  # samples that choose temperatures and penalty above that
 
 
 @dataclass
@@ -100,11 +102,8 @@ def find_label_issues(features: Values, labels: Labels, seed: int = 0) -> LabelI
         raise UserError(f"labels holds {len(classes)} class: expected at least 2 classes")
     n, k = len(y), len(classes)
     dense = n * k <= _DENSE
-    rows = np.arange(n) if dense else _part(y, max(_DENSE // (4 * k), 2 * k))
-    model, fitted = fit_labels(x[rows], y[rows], k, seed, limit=max(2500, 4 * k))
+    model, fitted = fit_labels(x, y, k, seed) if dense else _fit_views_only(x, y, k, seed)
     assert fitted is not None  # two classes
-    if not dense:
-        fitted = _refit(fitted, x, y, k)
     own = np.zeros((2, n), dtype=np.float32)  # r and p of the given label
     best, top, fixed = np.zeros(n, dtype=np.int64), np.zeros(n, dtype=np.float32), np.zeros(n, dtype=np.int64)
     noise = fitted.step is not None
@@ -113,8 +112,12 @@ def find_label_issues(features: Values, labels: Labels, seed: int = 0) -> LabelI
     for part in chunks(n):
         z = fitted.axes.project(x[part])
         g = fitted.axes.rescale(z, fitted.rank)
-        r, p = (model.responsibilities[part], model.out_of_sample[part]) if dense else _judge(fitted, g, z, y[part])
         place = np.arange(len(g))
+        if dense:
+            r, p = model.responsibilities[part], model.out_of_sample[part]
+        else:
+            r, p = np.zeros((len(g), k), dtype=np.float32), fitted.views.predict(g, z, y[part])
+            r[place, y[part]] = 1
         own[:, part] = r[place, y[part]], p[place, y[part]]
         fixed[part] = np.where(own[0, part] >= r.max(1), y[part], r.argmax(1))
         undecided[part] = p.max(1) < 0.6
@@ -148,37 +151,29 @@ def _unlike_all(nearest: np.ndarray, second: np.ndarray) -> np.ndarray:
     return nearest < np.quantile(second, np.clip(0.5 + 0.56 * (separation - 1.4), 0.5, 0.95))
 
 
-def _part(y: np.ndarray, limit: int) -> np.ndarray:
-    """About ``limit`` samples, of every class as many."""
-    order = np.argsort(y, kind="stable")
-    each = max(limit // (int(y.max()) + 1), 2)
-    groups = np.split(order, np.flatnonzero(np.diff(y[order])) + 1)
-    return np.sort(np.concatenate([group[evenly_spaced(len(group), each)] for group in groups]))
-
-
-def _judge(fitted: FittedViews, g: np.ndarray, z: np.ndarray, y: np.ndarray) -> Tuple[np.ndarray, np.ndarray]:
-    """Posterior and out-of-sample probabilities of some samples."""
-    p = fitted.views.predict(g, z, y)
-    if fitted.step is None:
-        return np.eye(len(fitted.sums), dtype=np.float32)[y], p
-    return posterior(g, y, fitted.sums, fitted.step.transition, fitted.step.temperature, fitted.step.similar), p
-
-
-def _refit(fitted: FittedViews, x: np.ndarray, y: np.ndarray, classes: int) -> FittedViews:
-    """Prototypes and regression of all samples; noise model, penalty and temperatures stay."""
-    views, width = fitted.views, len(fitted.axes.scale)
-    gram, z_sums, sums, given = np.zeros((width, width)), np.zeros((classes, width)), np.zeros(fitted.sums.shape), 0.0
+def _fit_views_only(x: np.ndarray, y: np.ndarray, classes: int, seed: int) -> Tuple[LabelModel, FittedViews]:
+    """Prototypes and regression of all samples; temperatures, penalty and the interval of the rate from some of them."""
+    axes = principal_axes(x, classes, seed)
+    rank, width = 3 * classes, len(axes.scale)
+    gram, z_sums, sums = np.zeros((width, width)), np.zeros((classes, width)), 0.0
     for part in chunks(len(x)):
-        z = fitted.axes.project(x[part])
-        g = fitted.axes.rescale(z, fitted.rank)
-        given = given + label_sums(g, y[part], classes)
-        if fitted.step is not None:
-            sums += _judge(fitted, g, z, y[part])[0].T @ g
-        z = z - views.ridge.mean
+        z = axes.project(x[part])
         gram += z.T @ z
         z_sums += label_sums(z, y[part], classes)
-    views.ridge.refit(gram, z_sums, np.bincount(y, minlength=classes))
-    return fitted._replace(views=views._replace(sums=given), sums=np.asarray(given) if fitted.step is None else sums)
+        sums = sums + label_sums(axes.rescale(z, rank), y[part], classes)
+    counts = np.bincount(y, minlength=classes)
+    mean = z_sums.sum(0) / len(x)
+    gram, z_sums = gram - len(x) * np.outer(mean, mean), z_sums - counts[:, None] * mean
+    probe = np.random.default_rng(seed).permutation(len(x))[:_PROBE]
+    z = axes.project(x[probe])
+    ridge = Ridge.from_moments(mean.astype(np.float32), gram, z_sums, counts, z, y[probe])
+    g = axes.rescale(z, rank)
+    views = tune_views(np.asarray(sums), ridge, g, z, y[probe])
+    p = views.predict(g, z, y[probe])
+    r, interval, known = believed(p, y[probe])
+    model = make_model(r, y[probe], np.arange(classes), classes, None)
+    model.rate_interval, model.rate_known, model.out_of_sample = interval, known, p
+    return model, FittedViews(axes, rank, views, views.sums, None)
 
 
 def _contradicted(group: np.ndarray, y: np.ndarray) -> np.ndarray:

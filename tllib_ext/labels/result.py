@@ -1,0 +1,124 @@
+"""What :func:`~tllib_ext.labels.transition.estimate_labels` returns, and how it is made from a posterior."""
+
+from dataclasses import dataclass, field
+from typing import Dict, List, Optional, Sequence, Tuple
+
+import numpy as np
+
+from tllib_ext.labels.em import STRUCTURES, transition_from_counts
+from tllib_ext.labels.model_selection import Candidate
+from tllib_ext.labels.uncertainty import doubtful_labels, rate_bounds
+from tllib_ext.typing import Record
+
+__all__ = ["LabelModel", "all_classes", "believed", "make_model"]
+
+
+@dataclass
+class LabelModel:
+    r"""The result of :func:`estimate_labels`.
+
+    Args:
+        transition (numpy.ndarray): :math:`Q`, row = true class, column = observed label, :math:`(K, K)`
+        responsibilities (numpy.ndarray): posterior of the true class, :math:`(N, K)`
+        corrected (numpy.ndarray): most probable class, the observed one if tied, :math:`(N,)`
+        confidence (numpy.ndarray): its probability, :math:`(N,)`
+        rate (float): expected share of wrong labels
+        rate_std (float): its standard error (jackknife over label folds and posterior variance)
+        rate_interval (tuple): 95 % interval of the rate; it also covers what these features cannot tell
+            (:func:`~tllib_ext.labels.uncertainty.rate_bounds`)
+        rate_known (bool): whether that interval is narrow enough to act on. If not and ``start`` is ``trust``, noise that
+            follows the image cannot be told from classes that overlap: no label is changed, doubtful ones weigh less, and
+            ``rate`` is a convention, half of the share that a classifier would contest
+        out_of_sample (numpy.ndarray): probabilities of the given labels, predicted for each sample without it, :math:`(N, K)`
+        log_likelihood (float): leave-one-out log-likelihood of the observed labels
+        temperature (float): :math:`T`
+        structure (str): ``shared``, ``sparse`` or ``free``
+        start (str): the initialisation of the chosen model; ``trust`` if there is no evidence of noise
+        trace (list[dict]): one entry per EM step of the chosen model
+        candidates (list[dict]): every initialisation and structure that was compared
+    """
+
+    transition: np.ndarray
+    responsibilities: np.ndarray
+    corrected: np.ndarray
+    confidence: np.ndarray
+    rate: float
+    rate_std: float
+    log_likelihood: float
+    temperature: float
+    structure: str
+    start: str
+    trace: List[Dict[str, float]] = field(default_factory=list)
+    candidates: List[Record] = field(default_factory=list)
+    rate_interval: Tuple[float, float] = (0.0, 1.0)
+    rate_known: bool = True
+    out_of_sample: np.ndarray = field(default_factory=lambda: np.zeros((0, 0), dtype=np.float32))
+
+    @property
+    def judgement(self) -> np.ndarray:
+        """Both views on each label, :math:`(N, K)`: the mean of the posterior and of the out-of-sample probabilities, the
+        latter alone where there is no evidence of noise and the posterior is a convention."""
+        if self.out_of_sample.shape != self.responsibilities.shape:  # of an earlier release
+            return self.responsibilities
+        return self.out_of_sample if self.start == "trust" else (self.responsibilities + self.out_of_sample) / 2
+
+    def summary(self, names: Optional[Sequence[str]] = None) -> str:
+        """A few lines for a log; classes by their ``names``, or by number."""
+        n, k = self.responsibilities.shape
+        names = names or [str(i) for i in range(k)]
+        flips = self.transition - np.diag(np.diag(self.transition))
+        a, b = np.unravel_index(flips.argmax(), flips.shape)
+        low, high = self.rate_interval
+        head = f"label model: {n} labels of {k} classes, {self.rate:.1%} ± {self.rate_std:.1%} estimated wrong"
+        head += f" (95 %: {low:.1%} to {high:.1%})"
+        if not self.rate_known and self.start == "trust":
+            head = (
+                f"label model: {n} labels of {k} classes; how many are wrong cannot be told from these features"
+                f" ({low:.0%} to {high:.0%}): no label is changed, {self.rate:.1%} are assumed to be wrong,"
+                " and the doubtful ones weigh less"
+            )
+        return (
+            f"{head}\n"
+            f"  matrix {self.structure}, start {self.start}, temperature {self.temperature:.3f}, "
+            f"log-likelihood per label {self.log_likelihood / max(n, 1):.3f}\n"
+            f"  mean confidence {self.confidence.mean():.3f}, most frequent flip {names[a]} -> {names[b]} ({flips[a, b]:.1%})"
+        )
+
+
+def all_classes(r: np.ndarray, present: np.ndarray, num_classes: int) -> np.ndarray:
+    """Columns for classes without a label too."""
+    full = np.zeros((len(r), num_classes), dtype=np.float32)
+    full[:, present] = r
+    return full
+
+
+def make_model(r: np.ndarray, y: np.ndarray, present: np.ndarray, num_classes: int, winner: Optional[Candidate]) -> LabelModel:
+    full = all_classes(r, present, num_classes)
+    rows = np.arange(len(y))
+    corrected = np.where(full[rows, y] >= full.max(1), y, full.argmax(1))
+    counts = np.stack([np.bincount(y, full[:, k], num_classes) for k in present])[:, present]
+    transition = np.eye(num_classes)  # a class without labels keeps its name
+    structure = winner.structure if winner else "shared"
+    if len(present) > 1:
+        transition[np.ix_(present, present)] = transition_from_counts(counts, STRUCTURES[structure].discount)
+    return LabelModel(
+        transition=transition,
+        responsibilities=full,
+        corrected=corrected,
+        confidence=full[rows, corrected],
+        rate=float(1 - full[rows, y].mean(dtype=np.float64)),
+        rate_std=winner.rate_std if winner else 0.0,
+        log_likelihood=winner.best.log_likelihood if winner else 0.0,
+        temperature=winner.best.temperature if winner else 0.0,
+        structure=structure,
+        start=winner.start if winner else "trust",
+        trace=winner.trace if winner else [],
+        rate_known=False,
+        out_of_sample=full,
+    )
+
+
+def believed(p: np.ndarray, y: np.ndarray) -> Tuple[np.ndarray, Tuple[float, float], bool]:
+    """Responsibilities, interval of the rate and whether it is known, where there is no evidence of noise."""
+    interval, known = rate_bounds(p, np.zeros(len(y)), 0.0)
+    return np.eye(p.shape[1], dtype=np.float32)[y] if known else doubtful_labels(p, y), interval, known

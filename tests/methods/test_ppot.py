@@ -27,7 +27,7 @@ def build(**hp):
     return method.train()
 
 
-def projected(cost, a, b, mass, eps=0.01, rounds=5000):
+def projected(cost, a, b, mass, eps=0.01, rounds=1500):
     """Dykstra's algorithm on the three constraints, as published, on the whole matrix."""
     plan = (-cost.double() / eps).exp()
     plan *= mass / plan.sum()

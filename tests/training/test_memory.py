@@ -43,7 +43,7 @@ def trained(name, change, norm=list):
     if hasattr(method, "bank"):
         method.bank.float()  # similarities are float32
     labels = np.arange(N) % SPLIT.num_source
-    features = lambda x: lambda: x.float()  # noqa: E731
+    features = lambda x: lambda: nn.functional.pad(x.float(), (0, 2))  # noqa: E731  # as wide as the network's
     method.prepare(
         Context(STEPS, N, N, rate=0.3, source_labels=labels, source_features=features(x_s), target_features=features(x_t))
     )

@@ -133,7 +133,7 @@ class Lead(Method):
         if step in self._rounds:
             self._label_target(self._rounds[step])
         z = self.embed(self.backbone(target.x))
-        e, p = F.normalize(z.float(), dim=1), self.head(z).float().softmax(1)
+        e, p = F.normalize(z.to(self.basis), dim=1), self.head(z).to(self.basis).softmax(1)
         terms = self._losses(e, p, target.index)
         self.probs.write(p, target.index)
         self.bank.write(e, target.index)
@@ -143,7 +143,11 @@ class Lead(Method):
     def _losses(self, e: Tensor, p: Tensor, index: Tensor) -> Dict[str, Tensor]:
         hp, log_p = self.hparams, torch.log(p + EPS)
         q, w, unknown = self.pseudo.rows[index].split((p.shape[1], 1, 1), dim=1)
-        near = (e.detach() @ self.bank.rows.t()).topk(min(hp.neighbours + 1, len(self.bank.rows)), dim=1).indices[:, 1:]
+        near = (
+            (e.detach().to(self.bank.rows) @ self.bank.rows.t())
+            .topk(min(hp.neighbours + 1, len(self.bank.rows)), dim=1)
+            .indices[:, 1:]
+        )
         mean = self.probs.rows[near].mean(1) if near.shape[1] else p.detach()
         terms = {"labels": hp.lam * pooled_mean(-(w * q * log_p).sum(1)), "neighbours": pooled_mean(-(mean * log_p).sum(1))}
         if hp.labels == "lead":
@@ -156,7 +160,7 @@ class Lead(Method):
             skipped = torch.ceil(len(batch) / (p.shape[1] * self.share)) - 1
             place = torch.arange(order.shape[1], device=e.device)
             negative = ((place >= skipped) & (place < skipped + hp.neighbours)).to(order)
-            positive = torch.einsum("bd,bnd->b", e, self.bank.rows[near])
+            positive = torch.einsum("bd,bnd->b", e, self.bank.rows[near].to(e))
             terms["contrast"] = hp.contrast * pooled_mean((order * negative).sum(1) - positive)
         return terms
 

@@ -128,29 +128,31 @@ class Ppot(Method):
     def _losses(self, z_s: Tensor, labels: Tensor, z_t: Tensor) -> Dict[str, Tensor]:
         hp, (k, size) = self.hparams, (len(self.prototypes), len(z_t))
         logits_t = F.linear(z_t, self.head.weight.detach(), self.head.bias.detach()).float()  # the head is fixed here
-        sure = (logits_t.detach().softmax(1).max(1).values >= hp.sure).float().mean()
+        sure = (logits_t.detach().softmax(1).max(1).values >= hp.sure).to(self.alpha).mean()
         self.alpha.lerp_(sure, hp.alpha_momentum).clamp_(min=0.01)
 
-        members = F.one_hot(labels, k).to(z_s).t()
-        means = members @ F.normalize(z_s.float(), dim=1) / members.sum(1, keepdim=True).clamp(min=1)
+        members = F.one_hot(labels, k).to(self.prototypes).t()
+        means = members @ F.normalize(z_s.to(self.prototypes), dim=1) / members.sum(1, keepdim=True).clamp(min=1)
         means = torch.where(members.sum(1, keepdim=True) > 0, means, self.prototypes)
         prototypes = F.normalize((1 - hp.momentum) * self.prototypes + hp.momentum * means, dim=1)
         self.prototypes.copy_(prototypes.detach())
 
-        cost = torch.cdist(prototypes, F.normalize(z_t.float(), dim=1)).square()
+        cost = torch.cdist(prototypes, F.normalize(z_t.to(prototypes), dim=1)).square()
         largest = cost.detach().max().clamp(min=1e-12)
         a = (self.alpha / self.beta / k).expand(k)
-        plan = partial_transport(cost.detach() / largest, a, torch.full_like(cost[0], 1 / size), self.alpha, hp.eps)
+        plan = partial_transport(cost.detach() / largest, a, torch.full_like(cost[0], 1 / size), self.alpha, hp.eps).to(
+            self.alpha
+        )
         self.class_weights.lerp_(plan.sum(1) * size, hp.momentum)
         self.class_weights.mul_(k / self.class_weights.sum())
-        self.beta.lerp_((self.class_weights > 1).float().mean(), hp.beta_momentum).clamp_(min=1 / k)
+        self.beta.lerp_((self.class_weights > 1).to(self.beta).mean(), hp.beta_momentum).clamp_(min=1 / k)
 
         moved = plan.sum(0) * size / self.alpha
         farthest = cost.detach().min(0).values.topk(round(hp.far * size)).indices
         left = torch.zeros_like(moved).scatter(0, farthest, 1.0) * (1 - moved)
         h = entropy(logits_t)
         return {
-            "source": F.cross_entropy(self.head(z_s).float(), labels, weight=self.class_weights.clone()),
+            "source": F.cross_entropy(self.head(z_s).float(), labels, weight=self.class_weights.float()),
             "transport": hp.transport * ((plan * cost).sum() + 1e-12).sqrt(),
             "known": hp.known_entropy * (moved * h).mean(),
             "unknown": -hp.unknown_entropy * (left * h).mean(),

@@ -208,7 +208,7 @@ class UniOT(Method):
         return F.normalize(self.projection(f), dim=1)
 
     def _unit(self, x: Tensor) -> Tensor:
-        return F.normalize(self.projection(self.backbone(x)).float(), dim=1)
+        return F.normalize(self.projection(self.backbone(x)).to(self.queue_rows), dim=1)
 
     def _normalise(self) -> None:
         self.prototypes.normalise_rows()

@@ -36,7 +36,7 @@ class SampleRows(nn.Module):
     @torch.no_grad()
     def write(self, rows: Tensor, index: Tensor) -> None:
         """Overwrite the rows of the global batch; all processes end up with the same memory."""
-        self.rows.index_copy_(0, gather_rows(index), gather_rows(rows.float()))
+        self.rows.index_copy_(0, gather_rows(index), gather_rows(rows.to(self.rows)))
 
     def _load_from_state_dict(self, state_dict: Dict[str, Tensor], prefix: str, *args: Any) -> None:
         saved = state_dict.get(f"{prefix}rows")

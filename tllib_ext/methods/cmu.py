@@ -21,7 +21,7 @@ certain (the code divides by zero).
 
 import math
 from dataclasses import dataclass
-from typing import Dict, FrozenSet, List, Optional
+from typing import Dict, FrozenSet, List, Optional, cast
 
 import torch
 import torch.nn.functional as F
@@ -90,6 +90,7 @@ class Cmu(Method):
     Hparams = CmuHparams
     hparams: CmuHparams
     training_only = ("class_weights", "discriminator.")
+    threshold: float
     class_weights: Tensor
     low: Tensor
     high: Tensor
@@ -100,10 +101,11 @@ class Cmu(Method):
         self.bottleneck = nn.Sequential(nn.Linear(self.features_dim, hp.bottleneck), nn.BatchNorm1d(hp.bottleneck), nn.ReLU())
         self.head = nn.Linear(hp.bottleneck, k)
         self.ensemble = nn.ModuleList(nn.Linear(hp.bottleneck, k) for _ in range(HEADS))
-        init = nn.init
-        for draw, head in zip((init.xavier_uniform_, init.xavier_normal_, init.kaiming_uniform_, init.kaiming_normal_),
-                              list(self.ensemble)[1:]):  # fmt: skip
-            draw(head.weight)
+        others = [cast(nn.Linear, head).weight for head in self.ensemble][1:]  # the first keeps PyTorch's initialisation
+        nn.init.xavier_uniform_(others[0])
+        nn.init.xavier_normal_(others[1])
+        nn.init.kaiming_uniform_(others[2])
+        nn.init.kaiming_normal_(others[3])
         self.discriminator = DomainDiscriminator(hp.bottleneck, hp.hidden, "batch_norm")
         self.register_buffer("class_weights", torch.ones(k))
         self.register_buffer("low", torch.zeros(3))  # of the certainties over the whole target

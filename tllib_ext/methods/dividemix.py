@@ -141,13 +141,14 @@ class DivideMix(Method):
         with torch.no_grad():
             probs = [[head.float().softmax(1) for head in self.heads(view)] for view in views]
             means = [(first + second) / 2 for first, second in zip(*probs)]
-        clean, terms = self.clean.rows[source.index], {}
+        clean = self.clean.rows[source.index]
+        terms: Dict[str, Tensor] = {}
         grown = min(1.0, (step - self._first) / max(1e-9, self.hparams.ramp * self._context.steps))
         for number, head in enumerate(self.heads.heads):
             w = clean[:, 1 - number]  # co-divide: by the other head's losses
             q = self._targets(w, source.labels, means, number)
-            loss = self._mixed(head, torch.cat(views), torch.cat([q, q]), torch.cat([w, w]) > self.hparams.threshold)
-            for name, value, weight in zip(("labelled", "unlabelled", "prior"), loss, (1.0, self.hparams.lam_u * grown, 1.0)):
+            mixed = self._mixed(head, torch.cat(views), torch.cat([q, q]), torch.cat([w, w]) > self.hparams.threshold)
+            for name, value, weight in zip(("labelled", "unlabelled", "prior"), mixed, (1.0, self.hparams.lam_u * grown, 1.0)):
                 terms[f"{name} {number + 1}"] = weight * value
         loss = play.descend(terms, "G", "C")
         return {"loss": loss / 2, "kept": (clean > self.hparams.threshold).float().mean()}

@@ -166,7 +166,7 @@ class Lead(Method):
 
     def _decompose(self, e: Tensor) -> List[Tensor]:
         """Lengths of e inside and outside of the classifier's span."""
-        inside = (e @ self.basis).square().sum(1)
+        inside = (e @ self.basis).to(self.basis).square().sum(1)
         return [inside.clamp(min=1e-12).sqrt(), (1 - inside).clamp(min=1e-12).sqrt()]
 
     @torch.no_grad()
@@ -185,7 +185,7 @@ class Lead(Method):
         if number % hp.recount == 0:
             self.share.fill_(class_count(arrays[0], k, SHARES[hp.labels], self._context.seed))
         if hp.labels == "lead":
-            found = lead_labels(*arrays, share=float(self.share), clear=hp.clear)
+            found = lead_labels(arrays[0], arrays[1], arrays[2], arrays[3], float(self.share), hp.clear)
         else:
             found = glc_labels(arrays[0], arrays[1], float(self.share), seed=self._context.seed)
         rows = np.concatenate([found.labels, found.weights[:, None], found.unknown[:, None]], axis=1)

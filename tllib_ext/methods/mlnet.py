@@ -144,10 +144,10 @@ class MLNet(OVANet):
     def _cosines(self, u: Tensor, index: Optional[Tensor]) -> Tensor:
         """Cosines to the memory, -1 at the image itself."""
         index = torch.arange(len(u), device=u.device) if index is None else index
-        return (u @ self.bank.rows.t()).scatter(1, index[:, None], -1.0)
+        return (u @ self.bank.rows.t()).float().scatter(1, index[:, None], -1.0)
 
     def _neighbours(self, f: Tensor, index: Tensor) -> Tensor:
         cosines = self._cosines(F.normalize(f.float(), dim=1), index)
         near = neighbour_sets(cosines.detach(), self.hparams.neighbour_ratio)
-        log_p = torch.log(F.softmax(10 * cosines, dim=1) + 1e-8)
+        log_p = log_plus(F.log_softmax(10 * cosines, dim=1), 1e-8)
         return -(near * self.overlaps.rows[index] * log_p).sum(1) / near.sum(1).clamp(min=1)

@@ -168,7 +168,7 @@ class UniOT(Method):
 
     def _transport(self, rows: Tensor) -> Tuple[Transport, Tensor, Tensor, Tensor]:
         """Adaptive filling, then the transport of the filling and ``rows``, in this order: plan, classes, accepted, masses."""
-        p, n = self.prototypes.weight, len(rows)
+        rows, p, n = rows.double(), self.prototypes.weight.double(), len(rows)
         sim = rows @ p.t()
         missing = n - 2 * (sim.max(1).values > self.hparams.gamma).sum()  # positive rows, or -missing negative ones
         first = unbalanced_transport(sim, self.beta, self.eps, self.rho, start=self.start)
@@ -196,7 +196,7 @@ class UniOT(Method):
 
     @torch.no_grad()
     def predict(self, x: Tensor) -> Prediction:
-        v = (self.duals + self._unit(x) @ self.prototypes.weight.t()) / self.eps
+        v = (self.duals + self._unit(x).double() @ self.prototypes.weight.double().t()) / self.eps
         score = self.rho / (self.rho + self.eps) * v.logsumexp(1) - v.max(1).values - self.offset
         return Prediction(v.softmax(1).float(), score.float(), score > self.threshold)
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tllib_ext.target.cosines import expected_maximum, fit_two_groups, local_means, resultant_start, soft_labels
+from tllib_ext.target.cosines import _SETTINGS, expected_maximum, fit_two_groups, local_means, resultant_start, soft_labels
 from tllib_ext.target.embedding import unit
 
 
@@ -66,3 +66,26 @@ def test_local_means_longhand():
 def test_local_means_with_fewer_rows_than_neighbours():
     z = unit(np.random.default_rng(1).standard_normal((3, 4)))
     assert local_means(z, neighbours=15).shape == (3, 4)
+
+
+def _with_a_far_class(unknown: int):
+    """The best cosines of five classes are around 0.4, those of a sixth around 0.24, those of the ``unknown`` around 0.12."""
+    rng = np.random.default_rng(0)
+    best = np.concatenate([rng.normal(0.4, 0.05, 500), rng.normal(0.24, 0.05, 100), rng.normal(0.12, 0.03, unknown)])
+    nearest = np.concatenate([np.repeat(np.arange(6), 100), rng.integers(0, 5, unknown)])
+    c = np.minimum(rng.normal(0, 0.1, (len(best), 6)), best[:, None] - 0.01)
+    c[np.arange(len(best)), nearest] = best
+    return c
+
+
+def test_a_class_far_from_its_prototype_is_known_beside_unknown_samples():
+    c = _with_a_far_class(600)
+    together = np.mean([fit_two_groups(c, *setting).known[500:600].mean() for setting in _SETTINGS])
+    soft, _ = soft_labels(c)
+    assert together < 0.4 and soft[500:600, 5].mean() > together + 0.4
+    assert soft[:500, -1].mean() < 0.1 and soft[600:, -1].mean() > 0.9
+
+
+def test_without_unknown_samples_classes_are_fitted_together():
+    soft, fits = soft_labels(_with_a_far_class(0))
+    assert soft[:, -1] == pytest.approx(1 - np.mean([fit.known for fit in fits], axis=0))

@@ -5,12 +5,14 @@ cosines are with classes that a sample is *not* of. Their spread :math:`\sigma_0
 the K classes has a best cosine near :math:`e_K \sigma_0`, with :math:`e_K` the mean of the largest of K standard normal
 numbers. Two normal distributions are fitted to the :math:`s_i` by EM; a conjugate prior holds the one of the unknown near
 that place. Without unknown samples it stays there and gets no weight: so partial and closed label sets are recognised.
+With unknown samples the known get a mean and a share per class, since some classes lie farther from their prototype than others,
+wrong labels above all.
 """
 
 import math
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import List, Tuple
+from typing import List, Optional, Tuple, Union
 
 import numpy as np
 from scipy.special import expit, ndtr
@@ -22,6 +24,9 @@ __all__ = ["TwoGroups", "expected_maximum", "fit_two_groups", "local_means", "nu
 #: inflation of the null (classes are related, not independent) and strength of its prior; posteriors are averaged over all.
 _SETTINGS = tuple((inflation, strength) for inflation in (1.0, 1.25) for strength in (0.05, 0.2, 1.0))
 _ROUNDS = 60
+_SOME = 0.15  # share of unknown with which the known are fitted per class
+_OVERLAP = 1.75  # separation below which those fits do not stand alone
+_PRIOR = 0.1  # imaginary samples of each class, in mean class sizes
 
 
 @lru_cache(maxsize=None)
@@ -38,9 +43,9 @@ def expected_maximum(number: int) -> float:
     return float((x * number * density * ndtr(x) ** (number - 1)).sum() * (x[1] - x[0]))
 
 
-def _log_odds(x: np.ndarray, fit: "TwoGroups") -> np.ndarray:
-    """Log ratio of the normal densities of known and unknown."""
-    known, unknown = (x - fit.known_mean) / fit.known_std, (x - fit.unknown_mean) / fit.unknown_std
+def _log_odds(x: Union[float, np.ndarray], centre: np.ndarray, fit: "TwoGroups") -> np.ndarray:
+    """Log ratio of the normal densities of known, around ``centre``, and unknown."""
+    known, unknown = (x - centre) / fit.known_std, (x - fit.unknown_mean) / fit.unknown_std
     return np.asarray((unknown**2 - known**2) / 2 - math.log(fit.known_std / fit.unknown_std))
 
 
@@ -93,38 +98,60 @@ def null_spread(cosines: np.ndarray) -> float:
     return max(float(others.std()), 1e-3)
 
 
-def fit_two_groups(cosines: np.ndarray, inflation: float = 1.0, strength: float = 0.2) -> TwoGroups:
-    """EM on the best of cosines (N, K); the null is multiplied by ``inflation``, ``strength`` N imaginary samples hold it."""
+def fit_two_groups(cosines: np.ndarray, inflation: float = 1.0, strength: float = 0.2, per_class: bool = False) -> TwoGroups:
+    """EM on the best of cosines (N, K); the null is multiplied by ``inflation``, ``strength`` N imaginary samples hold it.
+
+    ``per_class``: among the samples nearest to a class the known have a mean and a share of their own.
+    """
     n, k = cosines.shape
-    best = cosines.max(1).astype(np.float64)
+    nearest, best = cosines.argmax(1), cosines.max(1).astype(np.float64)
     spread = null_spread(cosines)
     null, start = inflation * spread * expected_maximum(k), resultant_start(best)
     above = best[best > border(start)]
     std = max(float(above.std()) if len(above) > 2 else 0.0, spread)
     fit = TwoGroups(null, spread, max(start, null + 2 * spread), std, np.full(n, 0.5))
-    share = 0.5
+    centre, share, sizes, prior = np.full(k, fit.known_mean), np.full(k, 0.5), np.bincount(nearest, minlength=k), _PRIOR * n / k
     for _ in range(_ROUNDS):
         # A cosine below the mean of the unknown indicates a class no more than that mean does.
-        least = _log_odds(np.array(fit.unknown_mean), fit)
-        odds = _log_odds(best, fit)
-        fit.known = expit(np.where(best <= fit.unknown_mean, np.minimum(odds, least), odds) + math.log(share / (1 - share)))
+        own = centre[nearest]
+        odds, least = _log_odds(best, own, fit), _log_odds(fit.unknown_mean, own, fit)
+        odds = np.where(best <= fit.unknown_mean, np.minimum(odds, least), odds)
+        fit.known = expit(odds + np.log(share / (1 - share))[nearest])
         fit.unknown_mean, fit.unknown_std = _moments(best, 1 - fit.known, null, spread, strength * n)
         fit.known_mean, fit.known_std = _moments(best, fit.known, start, spread, 0.01 * n)
-        share = float(np.clip(fit.known.mean(), 0.01, 0.99))
+        centre, share = np.full(k, fit.known_mean), np.full(k, fit.known.mean())
+        if per_class:
+            mass, total = (np.bincount(nearest, weight, minlength=k) for weight in (fit.known, fit.known * best))
+            centre = np.maximum((total + prior * centre) / (mass + prior), fit.unknown_mean + 2 * fit.unknown_std)
+            share = (mass + prior * share) / (sizes + prior)
+            fit.known_std = _moments(best - centre[nearest], fit.known, 0.0, spread, 0.01 * n, centre=0.0)[1]
+        share = np.clip(share, 0.01, 0.99)
     return fit
 
 
-def _moments(x: np.ndarray, weight: np.ndarray, mean: float, std: float, prior: float) -> Tuple[float, float]:
-    """Weighted mean and standard deviation, with ``prior`` imaginary samples of the given ones."""
+def _moments(
+    x: np.ndarray, weight: np.ndarray, mean: float, std: float, prior: float, centre: Optional[float] = None
+) -> Tuple[float, float]:
+    """Weighted mean and standard deviation, with ``prior`` imaginary samples of the given ones; or that around ``centre``."""
     total = weight.sum() + prior
-    centre = float(((weight * x).sum() + prior * mean) / total)
+    if centre is None:
+        centre = float(((weight * x).sum() + prior * mean) / total)
     return centre, math.sqrt(float(((weight * (x - centre) ** 2).sum() + prior * std**2) / total))
 
 
 def soft_labels(cosines: np.ndarray) -> Tuple[np.ndarray, List[TwoGroups]]:
-    """Posterior (N, K + 1), "nearest prototype or unknown", of cosines (N, K); and the fits whose mean it is."""
+    """Posterior (N, K + 1), "nearest prototype or unknown", of cosines (N, K); and the fits to all classes together.
+
+    Fits per class follow where there are unknown samples to hold the place of the unknown; without any, a class far from its
+    prototype would be taken for them. Where the groups overlap, both kinds of fit are averaged.
+    """
     fits = [fit_two_groups(cosines, *setting) for setting in _SETTINGS]
-    known = np.mean([fit.known for fit in fits], axis=0)
+    averaged = fits
+    if np.mean([1 - fit.known.mean() for fit in fits]) >= _SOME:
+        averaged = [fit_two_groups(cosines, *setting, per_class=True) for setting in _SETTINGS]
+        if np.median([fit.separation for fit in fits]) < _OVERLAP:
+            averaged = averaged + fits
+    known = np.mean([fit.known for fit in averaged], axis=0)
     out = np.zeros((len(cosines), cosines.shape[1] + 1))
     out[np.arange(len(cosines)), cosines.argmax(1)] = known
     out[:, -1] = 1 - known

@@ -276,3 +276,9 @@ def test_errors_after_fitting():
         model.predict(X[:, :2])
     with pytest.raises(UserError, match="X has 12 rows, y has 3 labels"):
         model.score(X, Y[:3])
+
+
+def test_a_target_that_is_called_unknown_as_a_whole_is_a_warning():
+    Xs, _, given, *_ = blobs()
+    with pytest.warns(UserWarning, match="nearly everything in the target .*mixture"):
+        small(method="divergence", steps=1, hparams={"delta": 1e-9}).fit(Xs, given, Xs)

@@ -1,5 +1,6 @@
 """Noisy universal domain adaptation on arrays, as a scikit-learn estimator: no files, no run folder."""
 
+import warnings
 from typing import Dict, List, Mapping, Optional
 
 import numpy as np
@@ -24,6 +25,7 @@ from tllib_ext.training.fit import fit
 from tllib_ext.training.players import SGDPlayers
 from tllib_ext.training.predict import predict_domain
 from tllib_ext.training.prepare import prepare
+from tllib_ext.training.target_output import describe_unknown
 from tllib_ext.typing import Record
 
 __all__ = ["NoisyUniDA"]
@@ -123,6 +125,9 @@ class NoisyUniDA(ClassifierMixin, BaseEstimator):
         self.noise_rate_, self.noise_rate_std_ = float(model.rate), float(model.rate_std)
         self.transition_ = np.array(model.transition)
         self.threshold_ = np.inf if Xt is None else method.threshold
+        share = 0.0 if Xt is None else float(np.mean(np.asarray(predict_domain(method, target).unknown)))
+        if share > 0.95:
+            warnings.warn(describe_unknown(share, None, decides=False)[0], stacklevel=2)
         self._keep(_prediction_state(method))
         return self
 

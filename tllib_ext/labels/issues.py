@@ -146,8 +146,8 @@ def _unlike_all(nearest: np.ndarray, second: np.ndarray) -> np.ndarray:
 
     The better these two similarities are separated, the more of the samples in between are marked.
     """
-    spread = [1.48 * float(np.median(np.abs(values - np.median(values)))) for values in (nearest, second)]
-    separation = float(np.median(nearest) - np.median(second)) / max(float(np.hypot(*spread)), 1e-6)
+    spread = np.array([1.48 * np.median(np.abs(values - np.median(values))) for values in (nearest, second)])
+    separation = float(np.median(nearest) - np.median(second)) / max(float(np.linalg.norm(spread)), 1e-6)
     return nearest < np.quantile(second, np.clip(0.5 + 0.56 * (separation - 1.4), 0.5, 0.95))
 
 
@@ -155,12 +155,16 @@ def _fit_views_only(x: np.ndarray, y: np.ndarray, classes: int, seed: int) -> Tu
     """Prototypes and regression of all samples; temperatures, penalty and the interval of the rate from some of them."""
     axes = principal_axes(x, classes, seed)
     rank, width = 3 * classes, len(axes.scale)
-    gram, z_sums, sums = np.zeros((width, width)), np.zeros((classes, width)), 0.0
+    gram, z_sums, sums = (
+        np.zeros((width, width)),
+        np.zeros((classes, width)),
+        np.zeros((classes, min(axes.prototype_width, width))),
+    )
     for part in chunks(len(x)):
         z = axes.project(x[part])
         gram += z.T @ z
         z_sums += label_sums(z, y[part], classes)
-        sums = sums + label_sums(axes.rescale(z, rank), y[part], classes)
+        sums += label_sums(axes.rescale(z, rank), y[part], classes)
     counts = np.bincount(y, minlength=classes)
     mean = z_sums.sum(0) / len(x)
     gram, z_sums = gram - len(x) * np.outer(mean, mean), z_sums - counts[:, None] * mean
@@ -168,7 +172,7 @@ def _fit_views_only(x: np.ndarray, y: np.ndarray, classes: int, seed: int) -> Tu
     z = axes.project(x[probe])
     ridge = Ridge.from_moments(mean.astype(np.float32), gram, z_sums, counts, z, y[probe])
     g = axes.rescale(z, rank)
-    views = tune_views(np.asarray(sums), ridge, g, z, y[probe])
+    views = tune_views(sums, ridge, g, z, y[probe])
     p = views.predict(g, z, y[probe])
     r, interval, known = believed(p, y[probe])
     model = make_model(r, y[probe], np.arange(classes), classes, None)

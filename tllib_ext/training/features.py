@@ -81,7 +81,7 @@ def write_features(config: RunConfig, out: PathLike, overwrite: bool = False, sa
         if None not in labels:
             arrays["labels"] = np.array(cast(List[int], labels), dtype=np.int64)
         with atomic_path(file) as draft, open(draft, "wb") as stream:
-            np.savez(stream, **arrays)
+            np.savez(stream, **arrays)  # type: ignore[arg-type]
         size = f"{data.crop} x {data.crop} of {data.resize} x {data.resize} pixels"
         say(f"{file}: {len(images)} images, {features.shape[1]} features of {arch} at {size}")
     return files

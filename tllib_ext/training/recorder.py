@@ -116,6 +116,11 @@ class Recorder:
             add_evaluation(self._tb, score, unknown, step)
         self._tb.flush()
 
+    def close(self) -> None:
+        """Close the file of ``tb/``."""
+        if self._tb is not None:
+            self._tb.close()
+
     def finish(self, results: Record) -> None:
         """Write ``results.json``: its presence marks the run as complete."""
         if self.active:

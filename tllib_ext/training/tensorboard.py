@@ -2,6 +2,7 @@
 
 import os
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Optional
 
@@ -63,6 +64,11 @@ class EventFile:
     def flush(self) -> None:
         """Bring what was added to the disk."""
         self._call(self._writer.flush)
+
+    def close(self) -> None:
+        """Close the file; what could not be written was an error of :meth:`flush`."""
+        with suppress(OSError):
+            self._writer.close()
 
 
 def add_evaluation(writer: EventFile, score: np.ndarray, unknown: Optional[np.ndarray], step: int) -> None:

@@ -1,6 +1,7 @@
 """One run from its parts to its files."""
 
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any, Callable, NamedTuple, Optional, Tuple
 
@@ -60,7 +61,9 @@ def train(parts: RunParts, write_report: Optional[Callable[[Path, Record], objec
             lock = Lock(folder)
             remove_temporary_files(folder)
         with Stopper() as stopper:
-            return _Training(parts, folder, stopper, write_report).run()
+            training = _Training(parts, folder, stopper, write_report)
+            with closing(training.recorder):
+                return training.run()
     finally:
         parts.close()
         if lock is not None:

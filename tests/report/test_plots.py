@@ -93,6 +93,7 @@ def test_any_class_name_can_be_drawn(recwarn):
     drawn(confusion_matrix(np.eye(8, dtype=int), NAMES))
     drawn(transition_matrices(np.full((8, 8), 1 / 8), NAMES))
     assert len(transition_matrices(np.eye(8).tolist(), NAMES, np.eye(8).tolist()).axes) == 2
+    assert len(transition_matrices(None, NAMES, np.eye(8).tolist()).axes) == 1
     assert plain("two\nlines") == "two\\nlines" and len(plain("x" * 99, 18)) == 18
 
 

@@ -42,9 +42,10 @@ def plot_run(run: RunFiles) -> Dict[str, Figure]:
         figures["tsne"] = feature_map(run.feature_map)
     if run.suspects is not None:
         figures["suspects"] = suspicion_histogram(run.suspects.suspicion, run.suspects.is_wrong)
-    if run.label_model is not None:
-        true = run.results.get("realised_transition") if run.true_rate is not None else None
-        figures["transition"] = transition_matrices(run.label_model["transition"], split.source_classes, true)
+    true = run.results.get("realised_transition") if run.true_rate is not None else None
+    if run.label_model is not None or true is not None:
+        estimated = None if run.label_model is None else run.label_model["transition"]
+        figures["transition"] = transition_matrices(estimated, split.source_classes, true)
     return figures
 
 
@@ -200,17 +201,17 @@ def confusion_matrix(matrix: np.ndarray, names: Sequence[str]) -> Figure:
     return fig
 
 
-def transition_matrices(estimated: ArrayLike, names: Sequence[str], true: Optional[ArrayLike] = None) -> Figure:
+def transition_matrices(estimated: Optional[ArrayLike], names: Sequence[str], true: Optional[ArrayLike] = None) -> Figure:
     r"""Label-transition matrices: the share of each given label (columns) among the images of a true class (rows).
 
     Args:
-        estimated: :math:`(K, K)`, by the label model
+        estimated (optional): :math:`(K, K)`, by the label model
         names (sequence of str): the K classes
-        true (optional): :math:`(K, K)`, where the noise was simulated; drawn beside it
+        true (optional): :math:`(K, K)`, where the true labels are known; drawn beside it
     """
-    matrices = [("Given labels by true class, %: estimated", estimated)]
-    if true is not None:
-        matrices.append(("simulated", true))
+    found = [("estimated", estimated), ("simulated or known", true)]
+    matrices = [(title, matrix) for title, matrix in found if matrix is not None]
+    matrices[0] = f"Given labels by true class, %: {matrices[0][0]}", matrices[0][1]
     k, n = len(names), len(matrices)
     fig, axes = axes_grid(1, n, max(_inches(k, names, n), 4.6), _inches(k, names), sharey=True)
     for ax, (title, matrix) in zip(axes, matrices):

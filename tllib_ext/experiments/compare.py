@@ -69,7 +69,8 @@ def _curves(records: Sequence[Record], noise: Noise, grid: Grid) -> Panel:
         for record in records:
             if (record["noise"], record["row"]) == (noise.label, variant.label) and "error" not in record:
                 for line in read_json_lines(grid.out / "cells" / record["cell"] / "results.jsonl"):
-                    values.setdefault(line["step"], []).append(line.get(grid.options.metric))
+                    if line.get(grid.options.metric) is not None:
+                        values.setdefault(line["step"], []).append(line[grid.options.metric])
         points = [(float(step), found) for step, some in sorted(values.items()) if (found := stat(some))]
         if len(points) > 1:
             lines[variant.label] = points

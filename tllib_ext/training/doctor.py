@@ -26,7 +26,7 @@ __all__ = ["TOLERANCE", "Workload", "Examined", "examine"]
 
 #: largest relative difference of a loss, or difference of a mean probability, that counts as rounding.
 TOLERANCE = 0.01
-_SPLIT = LabelSplit(["a", "b", "c"], ["p", "q"], ["u"])
+_SPLIT = LabelSplit(("a", "b", "c"), ("p", "q"), ("u",))
 _IMAGES = 60
 
 

@@ -31,7 +31,7 @@ def checkpoint_activations(network: nn.Module) -> None:
         True
     """
     for block in blocks_of(network):
-        block.forward = partial(_checkpointed, block.forward, block)  # type: ignore[method-assign]
+        block.forward = partial(_checkpointed, block.forward, block)
 
 
 def accumulate(network: nn.Module, parts: int) -> None:
@@ -59,7 +59,7 @@ def accumulate(network: nn.Module, parts: int) -> None:
             f"accumulate={parts}: the backbone has {len(norms)} batch norms, whose statistics are of a whole batch; "
             "checkpoint_activations=True saves memory too, and gives equal results"
         )
-    network.forward = partial(_in_parts, network.forward, network, parts)  # type: ignore[method-assign]
+    network.forward = partial(_in_parts, network.forward, network, parts)
 
 
 def _checkpointed(forward: Forward, block: nn.Module, *inputs: Tensor) -> Tensor:

@@ -78,11 +78,6 @@ def tail(report: Optional[OpenSetReport], results: Record, folder: Path) -> str:
     files = f"files in {folder}: {', '.join(name for name in names if (folder / name).exists())}, tb/"
     if report is None:
         share = results["predicted_unknown"]
-        many = (
-            ""
-            if 0.01 <= share <= 0.8
-            else "\nwarning: is that plausible? docs/faq.md, too many or too few unknown, says what to try"
-        )
-        return f"the target is unlabelled: {share:.1%} of its images were called unknown; see predictions.csv{many}\n{files}"
+        return f"the target is unlabelled: {share:.1%} of its images were called unknown; see predictions.csv\n{files}"
     best = f"OS {results['oracle_os']:.3f} at step {results['oracle_step']}"
     return f"{report.table()}\nthe numbers are of the last step; best step on target labels (oracle): {best}\n{files}"

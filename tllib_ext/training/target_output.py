@@ -53,7 +53,8 @@ def describe_unknown(share: float, model: Optional[TargetModel], decides: bool) 
     """Warnings with a remedy about a share of the target that was called unknown; the model's own where it ``decides``."""
     if model is not None and decides:
         return list(model.warnings)
-    other, says = "try the method mixture, or the unknown rule target-model for a method without a detector", ""
+    other = "try the method mixture, or the unknown rule target-model for a method without a detector (docs/faq.md: too many or"
+    other, says = f"{other} too few unknown)", ""
     if model is not None:
         says = f", where the target model says {model.share:.0%} ± {model.share_std:.0%}"
         if abs(share - model.share) > max(_APART, 2 * model.share_std) and _FEW <= share <= _MOST:

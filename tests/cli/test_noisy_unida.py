@@ -59,7 +59,7 @@ def test_unlabelled_target_gets_predictions_and_no_score(run_example, image_root
     results = json.loads((tmp_path / "run" / "results.json").read_text())
     assert "os" not in results and 0 <= results["predicted_unknown"] <= 1
     assert len((tmp_path / "run" / "predictions.csv").read_text().splitlines()) == 7
-    assert "unlabelled" in out and "the target may hold any of them, and others" in out and "closed" not in out
+    assert "unlabelled" in out and "the target may hold any of them, and others" in out and "closed label sets " not in out
 
 
 @pytest.mark.parametrize("workers", ["0", "2"])

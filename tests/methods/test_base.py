@@ -55,7 +55,7 @@ def test_a_value_of_another_type_is_an_error_that_names_it(name, value):
 @pytest.mark.parametrize("hparams, name", [(DanceHparams, "rho"), (DivergenceHparams, "delta")])
 def test_a_number_is_accepted_where_the_message_offers_one(hparams, name):
     assert getattr(hparams.parse({name: "1.2"}), name) == 1.2
-    with pytest.raises(UserError, match=f"{name}='half': expected code, log_k or a number"):
+    with pytest.raises(UserError, match=f"{name}='half': expected code, log_k(, auto)? or a number"):
         hparams.parse({name: "half"})
 
 

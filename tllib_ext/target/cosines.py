@@ -124,7 +124,8 @@ def fit_two_groups(cosines: np.ndarray, inflation: float = 1.0, strength: float 
             mass, total = (np.bincount(nearest, weight, minlength=k) for weight in (fit.known, fit.known * best))
             centre = np.maximum((total + prior * centre) / (mass + prior), fit.unknown_mean + 2 * fit.unknown_std)
             share = (mass + prior * share) / (sizes + prior)
-            fit.known_std = _moments(best - centre[nearest], fit.known, 0.0, spread, 0.01 * n, centre=0.0)[1]
+            # A spread below that of the null would lose a class before its mean has moved to it.
+            fit.known_std = max(_moments(best - centre[nearest], fit.known, 0.0, spread, 0.01 * n, centre=0.0)[1], spread)
         share = np.clip(share, 0.01, 0.99)
     return fit
 

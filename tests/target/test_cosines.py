@@ -81,11 +81,12 @@ def _with_a_far_class(unknown: int):
 def test_a_class_far_from_its_prototype_is_known_beside_unknown_samples():
     c = _with_a_far_class(600)
     together = np.mean([fit_two_groups(c, *setting).known[500:600].mean() for setting in _SETTINGS])
-    soft, _ = soft_labels(c)
+    soft, _ = soft_labels(c, blurred=True)
     assert together < 0.4 and soft[500:600, 5].mean() > together + 0.4
     assert soft[:500, -1].mean() < 0.1 and soft[600:, -1].mean() > 0.9
 
 
-def test_without_unknown_samples_classes_are_fitted_together():
-    soft, fits = soft_labels(_with_a_far_class(0))
-    assert soft[:, -1] == pytest.approx(1 - np.mean([fit.known for fit in fits], axis=0))
+def test_otherwise_classes_are_fitted_together():
+    for unknown, blurred in ((0, True), (600, False)):  # nothing holds the place of the unknown; prototypes are sharp
+        soft, fits = soft_labels(_with_a_far_class(unknown), blurred)
+        assert soft[:, -1] == pytest.approx(1 - np.mean([fit.known for fit in fits], axis=0))

@@ -5,8 +5,8 @@ cosines are with classes that a sample is *not* of. Their spread :math:`\sigma_0
 the K classes has a best cosine near :math:`e_K \sigma_0`, with :math:`e_K` the mean of the largest of K standard normal
 numbers. Two normal distributions are fitted to the :math:`s_i` by EM; a conjugate prior holds the one of the unknown near
 that place. Without unknown samples it stays there and gets no weight: so partial and closed label sets are recognised.
-With unknown samples the known get a mean and a share per class, since some classes lie farther from their prototype than others,
-wrong labels above all.
+Where the groups overlap, or doubtful source labels blur the prototypes, the known get a mean and a share per class beside unknown
+samples, since some classes then lie much farther from their prototype than others.
 """
 
 import math
@@ -24,8 +24,8 @@ __all__ = ["TwoGroups", "expected_maximum", "fit_two_groups", "local_means", "nu
 #: inflation of the null (classes are related, not independent) and strength of its prior; posteriors are averaged over all.
 _SETTINGS = tuple((inflation, strength) for inflation in (1.0, 1.25) for strength in (0.05, 0.2, 1.0))
 _ROUNDS = 60
-_SOME = 0.15  # share of unknown with which the known are fitted per class
-_OVERLAP = 1.75  # separation below which those fits do not stand alone
+_SOME = 0.15  # share of unknown that a fit per class needs
+_OVERLAP = 1.75  # separation below which the known are fitted per class too
 _PRIOR = 0.1  # imaginary samples of each class, in mean class sizes
 
 
@@ -140,18 +140,18 @@ def _moments(
     return centre, math.sqrt(float(((weight * (x - centre) ** 2).sum() + prior * std**2) / total))
 
 
-def soft_labels(cosines: np.ndarray) -> Tuple[np.ndarray, List[TwoGroups]]:
+def soft_labels(cosines: np.ndarray, blurred: bool = False) -> Tuple[np.ndarray, List[TwoGroups]]:
     """Posterior (N, K + 1), "nearest prototype or unknown", of cosines (N, K); and the fits to all classes together.
 
-    Fits per class follow where there are unknown samples to hold the place of the unknown; without any, a class far from its
-    prototype would be taken for them. Where the groups overlap, both kinds of fit are averaged.
+    Fits per class replace these where the prototypes are ``blurred`` by doubtful source labels, and join them where the groups
+    overlap; but only where there are unknown samples to hold the place of the unknown: without any, a class far from its
+    prototype would be taken for them.
     """
     fits = [fit_two_groups(cosines, *setting) for setting in _SETTINGS]
+    overlap = np.median([fit.separation for fit in fits]) < _OVERLAP
     averaged = fits
-    if np.mean([1 - fit.known.mean() for fit in fits]) >= _SOME:
-        averaged = [fit_two_groups(cosines, *setting, per_class=True) for setting in _SETTINGS]
-        if np.median([fit.separation for fit in fits]) < _OVERLAP:
-            averaged = averaged + fits
+    if (blurred or overlap) and np.mean([1 - fit.known.mean() for fit in fits]) >= _SOME:
+        averaged = [fit_two_groups(cosines, *setting, per_class=True) for setting in _SETTINGS] + fits * (not blurred)
     known = np.mean([fit.known for fit in averaged], axis=0)
     out = np.zeros((len(cosines), cosines.shape[1] + 1))
     out[np.arange(len(cosines)), cosines.argmax(1)] = known

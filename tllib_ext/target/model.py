@@ -26,6 +26,7 @@ from tllib_ext.target.mixture import Mixture, fit_mixtures, nearest_prototype, n
 __all__ = ["TargetClassifier", "TargetModel", "class_probabilities", "decide", "estimate_target"]
 
 _CHUNK = 8192
+SURE = 0.9  # mean confidence in the source labels below which prototypes are blurred
 
 
 @dataclass
@@ -137,14 +138,15 @@ def estimate_target(
     source, labels, target = source[first], labels[first], target[order]
 
     space = project(source, labels, target, seed)
+    blurred = float(labels.max(1).mean()) < SURE
     embedding = space.whiten()
-    start, fits = soft_labels(local_means(embedding(target)) @ embedding.prototypes.T)
+    start, fits = soft_labels(local_means(embedding(target)) @ embedding.prototypes.T, blurred)
     weak = _separation(fits) < WEAK
     if not weak:
         embedding = space.whiten(start)
         z = embedding(target)
         cosines = local_means(z) @ embedding.prototypes.T
-        soft, fits = soft_labels(cosines)
+        soft, fits = soft_labels(cosines, blurred)
         classifier = TargetClassifier(embedding, fit_mixtures(z, soft, embedding.prototypes, seed))
         members = classifier.members(z)
         weak = float((decide(np.mean(members, axis=0)) == labels.shape[1]).mean()) > MOST

@@ -1,12 +1,16 @@
 """Rules that turn outputs into predictions."""
 
+from dataclasses import fields
+
 import numpy as np
 import pytest
 import torch
 
 from tllib_ext.errors import UserError
+from tllib_ext.methods import METHODS
 from tllib_ext.methods.context import Context
 from tllib_ext.methods.rules import EntropyRule, predict_unknown_class
+from tllib_ext.split import LabelSplit
 
 
 def test_an_output_for_unknown_ranks_by_what_decides():
@@ -33,12 +37,18 @@ def test_bad_settings_are_errors(rule, threshold):
         EntropyRule(3, rule, threshold)
 
 
-def test_the_target_model_decides_for_any_classifier_and_is_saved_with_it():
+def two_domains():
+    """Labels and features of four source classes, and of a target with three of them and two others."""
     rng = np.random.default_rng(0)
     means = 3 * rng.standard_normal((6, 24))
     ys, yt = np.repeat(np.arange(4), 40), np.repeat([0, 1, 2, 4, 5], 40)
     x_s = torch.tensor(means[ys] + rng.standard_normal((160, 24)), dtype=torch.float32)
     x_t = torch.tensor(means[yt] + rng.standard_normal((200, 24)) + 0.3, dtype=torch.float32)
+    return ys, yt, x_s, x_t
+
+
+def test_the_target_model_decides_for_any_classifier_and_is_saved_with_it():
+    ys, yt, x_s, x_t = two_domains()
     rule = EntropyRule(4, "target-model")
     said = []
     context = Context(1, source_labels=ys, source_inputs=x_s, target_inputs=x_t, say=said.append)
@@ -54,3 +64,25 @@ def test_the_target_model_decides_for_any_classifier_and_is_saved_with_it():
     with pytest.raises(ValueError, match="inputs"):
         other(logits)
     assert not EntropyRule(4).state_dict()  # models with the other rules are saved as before
+
+
+class Wide(torch.nn.Linear):
+    out_features = 24
+
+    def __init__(self):
+        super().__init__(24, 24)
+
+
+WITH_RULE = [name for name in METHODS if "unknown_rule" in {field.name for field in fields(METHODS.get(name).Hparams)}]
+
+
+@pytest.mark.parametrize("name", WITH_RULE)
+def test_every_method_with_a_rule_can_use_the_target_model(name):
+    ys, yt, x_s, x_t = two_domains()
+    torch.manual_seed(0)
+    cls = METHODS.get(name)
+    method = cls(Wide(), LabelSplit("012", "3", "45"), cls.Hparams(unknown_rule="target-model")).eval()
+    method.context = Context(1, source_labels=ys, source_inputs=x_s, target_inputs=x_t)
+    method.refresh()
+    out = method.predict(x_t)
+    assert (out.unknown.numpy() == (yt > 3)).mean() > 0.95

@@ -57,7 +57,7 @@ class DivideMixHparams(Hparams):
     sharpening: float = hparam(0.5, "paper §4, code", "T, exponent 1/T of the targets")
     dropout: float = hparam(0.5, "ours; code: image augmentation", "of the feature, two masks are two views")
     temperature: float = hparam(0.05, "DANCE's head", "of the two cosine heads")
-    unknown_rule: str = hparam("entropy", "DANCE, GLC", "entropy or confidence")
+    unknown_rule: str = hparam("entropy", "DANCE, GLC", "entropy, confidence or target-model")
     unknown_threshold: Optional[float] = hparam(None, "customary", "share of log K (default 0.5), or least confidence (0.5)")
 
     def __post_init__(self) -> None:
@@ -196,5 +196,5 @@ class DivideMix(Method):
 
     @torch.no_grad()
     def predict(self, x: Tensor) -> Prediction:
-        logits = self.heads(self.backbone(x))
-        return self.rule.from_probs(torch.stack([head.float().softmax(-1) for head in logits]).mean(0))
+        f = self.backbone(x)
+        return self.rule.from_probs(torch.stack([head.float().softmax(-1) for head in self.heads(f)]).mean(0), x, f)

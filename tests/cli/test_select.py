@@ -45,7 +45,8 @@ def test_every_evaluation_of_a_run_records_them_without_target_labels(tmp_path):
         x = rng.randn(90, 6) + 4 * np.eye(6)[labels]
         np.savez(tmp_path / f"{domain}.npz", features=x, classes=np.array(list("abc")), **more)
     words = [str(tmp_path), "-d", "features", "-s", "one", "-t", "two", "--steps", "20", "--eval-every", "10", "--no-report"]
-    assert main(["train", *words, "-m", "divergence", "--log", str(tmp_path / "run")]) == 0
-    lines = [json.loads(line) for line in (tmp_path / "run" / "results.jsonl").read_text().splitlines()]
-    assert len(lines) == 2 and all(set(VALIDATORS) - {"val_separation"} <= set(line) for line in lines)
-    assert all(0 <= line["val_entropy"] <= 1 and 0 <= line["val_agreement"] <= 1 for line in lines)
+    for method, absent in (("divergence", {"val_separation"}), ("credo", set())):
+        assert main(["train", *words, "-m", method, "--log", str(tmp_path / method)]) == 0
+        lines = [json.loads(line) for line in (tmp_path / method / "results.jsonl").read_text().splitlines()]
+        assert len(lines) == 2 and all(set(VALIDATORS) - set(line) == absent for line in lines)
+        assert all(0 <= line["val_entropy"] <= 1 and 0 <= line["val_agreement"] <= 1 for line in lines)

@@ -17,7 +17,7 @@ from tllib_ext.target.embedding import Embedding
 from tllib_ext.target.mixture import Mixture
 from tllib_ext.target.model import TargetClassifier
 
-__all__ = ["TargetPosterior", "posterior_prediction"]
+__all__ = ["TargetPosterior", "estimated_target", "posterior_prediction"]
 
 
 class TargetPosterior(nn.Module):
@@ -98,6 +98,12 @@ class TargetPosterior(nn.Module):
         # Models of release 0.2 have no target model, or have it one level up.
         state_dict.setdefault(f"{prefix}_extra_state", torch.zeros(1, dtype=torch.uint8))
         super()._load_from_state_dict(state_dict, prefix, *more)
+
+
+def estimated_target(method: nn.Module) -> Optional[TargetModel]:
+    """The target model that a method, or its rule for unknown, has estimated; None where it has none."""
+    holders = (method, getattr(method, "rule", None))
+    return next((found for part in holders if (found := getattr(getattr(part, "target", None), "model", None)) is not None), None)
 
 
 def posterior_prediction(posterior: Tensor) -> Prediction:

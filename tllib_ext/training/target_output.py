@@ -8,8 +8,9 @@ import numpy as np
 from tllib_ext.io import write_json
 from tllib_ext.labels.cached import estimate_once
 from tllib_ext.methods.base import Prediction
+from tllib_ext.methods.posterior import estimated_target
 from tllib_ext.target import TargetModel, estimate_target
-from tllib_ext.target.diagnosis import group_unknown
+from tllib_ext.target.diagnosis import MOST, group_unknown
 from tllib_ext.training.build import RunParts
 from tllib_ext.typing import Record
 
@@ -17,7 +18,7 @@ __all__ = ["describe_unknown", "write_target_model"]
 
 #: the target model is fitted for domains up to this length: seconds, not minutes.
 TARGET_MODEL_LIMIT = 20_000
-_MOST, _FEW, _APART = 0.95, 0.005, 0.25
+_FEW, _APART = 0.005, 0.25
 
 
 def write_target_model(parts: RunParts, folder: Path, prediction: Prediction, estimate: bool) -> Tuple[Record, List[str]]:
@@ -30,7 +31,7 @@ def write_target_model(parts: RunParts, folder: Path, prediction: Prediction, es
         estimate (bool): fit a target model where the method has none and the inputs are frozen features
     """
     unknown = np.asarray(prediction.unknown)
-    model, decides = _own_model(parts), True
+    model, decides = estimated_target(parts.method), True
     if model is None or not np.array_equal(model.labels == model.posterior.shape[1] - 1, unknown):
         decides = False
         if model is None and estimate:
@@ -57,9 +58,9 @@ def describe_unknown(share: float, model: Optional[TargetModel], decides: bool) 
     other, says = f"{other} too few unknown)", ""
     if model is not None:
         says = f", where the target model says {model.share:.0%} ± {model.share_std:.0%}"
-        if abs(share - model.share) > max(_APART, 2 * model.share_std) and _FEW <= share <= _MOST:
+        if abs(share - model.share) > max(_APART, 2 * model.share_std) and _FEW <= share <= MOST:
             return [f"{share:.0%} of the target was called unknown{says}: one of them is wrong, look at the images; {other}"]
-    if share > _MOST:
+    if share > MOST:
         return [f"nearly everything in the target ({share:.1%}) was called unknown{says}: the method's threshold does not fit"
                 f" this data, or the domains share no class; {other}"]  # fmt: skip
     if share < _FEW and (model is None or model.share > 2 * _FEW):
@@ -67,12 +68,6 @@ def describe_unknown(share: float, model: Optional[TargetModel], decides: bool) 
             f"nothing in the target ({share:.1%}) was called unknown{says}: right for closed and partial label sets, else {other}"
         ]
     return []
-
-
-def _own_model(parts: RunParts) -> Optional[TargetModel]:
-    """The model that the method itself, or its rule, has estimated."""
-    holders = (parts.method, getattr(parts.method, "rule", None))
-    return next((found for part in holders if (found := getattr(getattr(part, "target", None), "model", None)) is not None), None)
 
 
 def _new_model(parts: RunParts) -> Optional[TargetModel]:

@@ -7,6 +7,7 @@ import torch
 
 from tllib_ext.evaluation.validators import dev_risk, mean_entropy, snd
 from tllib_ext.methods.base import Prediction
+from tllib_ext.methods.posterior import estimated_target
 from tllib_ext.modules.heads import Heads
 from tllib_ext.training.build import RunParts
 from tllib_ext.training.feature_map import Subset, choose
@@ -42,7 +43,7 @@ def validators(parts: RunParts, prediction: Prediction) -> Dict[str, Optional[fl
     else:
         (target,) = over_domain(lambda x: (method.backbone(x),), method, Subset(parts.target, there), 128)
     found["val_dev"] = dev_risk(source, target, wrong.astype(np.float64))
-    groups = getattr(method, "target_model", None)
-    if groups is not None:
-        found["val_separation"] = float(groups.separation)
+    target_model = estimated_target(method)
+    if target_model is not None:
+        found["val_separation"] = float(target_model.separation)
     return found

@@ -282,3 +282,10 @@ def test_a_target_that_is_called_unknown_as_a_whole_is_a_warning():
     Xs, _, given, *_ = blobs()
     with pytest.warns(UserWarning, match="nearly everything in the target .*mixture"):
         small(method="divergence", steps=1, hparams={"delta": 1e-9}).fit(Xs, given, Xs)
+
+
+def test_the_warnings_of_the_target_model_reach_the_caller():
+    Xs, _, given, *_ = blobs()
+    noise = np.random.default_rng(0).standard_normal(Xs.shape)  # nothing of it is known, nothing forms a group
+    with pytest.warns(UserWarning, match="docs/faq.md"):
+        small(method="mixture").fit(Xs, given, noise)

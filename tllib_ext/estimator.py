@@ -17,8 +17,10 @@ from tllib_ext.labels.encode import UNKNOWN, Labels, as_labels, decode_labels, e
 from tllib_ext.methods import METHODS
 from tllib_ext.methods.base import Method
 from tllib_ext.methods.loss_history import LossHistory
+from tllib_ext.methods.posterior import estimated_target
 from tllib_ext.modules.heads import FeatureBottleneck
 from tllib_ext.split import LabelSplit
+from tllib_ext.target.diagnosis import MOST
 from tllib_ext.training.checkpoint import load_method
 from tllib_ext.training.domain import Domain, Steps
 from tllib_ext.training.fit import fit
@@ -126,8 +128,9 @@ class NoisyUniDA(ClassifierMixin, BaseEstimator):
         self.transition_ = np.array(model.transition)
         self.threshold_ = np.inf if Xt is None else method.threshold
         share = 0.0 if Xt is None else float(np.mean(np.asarray(predict_domain(method, target).unknown)))
-        if share > 0.95:
-            warnings.warn(describe_unknown(share, None, decides=False)[0], stacklevel=2)
+        own = None if Xt is None else estimated_target(method)
+        for text in describe_unknown(share, own, decides=own is not None) if own is not None or share > MOST else []:
+            warnings.warn(text, stacklevel=2)
         self._keep(_prediction_state(method))
         return self
 

@@ -26,8 +26,8 @@ def browse(*words, page):
 
 
 def shortened(code):
-    """A Python block of a page; its runs take two steps."""
-    return code.replace("RunConfig(", "RunConfig(steps=2, no_report=True, ")
+    """A Python block of a page; its runs take one step."""
+    return code.replace("RunConfig(", "RunConfig(steps=1, no_report=True, ")
 
 
 def load_example(name):

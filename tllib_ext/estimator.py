@@ -41,7 +41,7 @@ class NoisyUniDA(ClassifierMixin, BaseEstimator):
 
     Args:
         method (str): a registered method, ``tllib:NAME`` or ``module:Class``. Default: ``"credo"``
-        steps (int): training steps. Default: 1000
+        steps (int): training steps, not used by a method without training. Default: 1000
         seed (int): of weights, batches and dropout; equal seeds give equal results on one machine. Default: 0
         hparams (dict, optional): hyper-parameters of the method, ``{"eta": 0.1}``
         noise_rate (float, optional): share of wrong labels, for methods that need it; None takes the estimate

@@ -89,6 +89,7 @@ def flag(*words):
 
 TRAIN = {
     "no steps": (flag("--steps", "0"), "1 or more"),
+    "steps of a method without training": (flag("-m", "mixture", "--steps", "9"), "--steps 9: mixture is not trained"),
     "too many steps": (flag("--steps", "9" * 30), "at most"),
     "half a step": (flag("--steps", "1.5"), "--steps"),
     "negative batch": (flag("-b", "-3"), "1 or more"),

@@ -1,6 +1,11 @@
 """examples/noisy_unida.py run for real on small data, and with everything that can be wrong."""
 
+import html
 import json
+import os
+import re
+import shlex
+import shutil
 import subprocess
 import sys
 
@@ -9,13 +14,16 @@ import pytest
 import torch
 from conftest import ROOT, SHARED
 
+from tllib_ext.cli.main import main as tllib_ext_main
+
 ROLES = ("-s", "alpha", "-t", "beta", "--split", "3/2/1", "-b", "8")
 FEATURES = ("-d", "features", *ROLES, "--steps", "6", "--eval-every", "3")
-TINY = ("-a", "small_cnn", "-b", "4", "--steps", "3", "-j", "0")
+TINY = ("-a", "small_cnn", "-b", "4", "--image-size", "32", "--steps", "3", "-j", "0")
 
 
-def test_features_run_writes_its_folder(run_example, feature_root, tmp_path):
-    code, out, err = run_example("noisy_unida", feature_root, *FEATURES, "--noise", "pair", "--log", "run")
+def test_features_run_writes_its_folder_and_its_report_repeats_it(run_example, feature_root, tmp_path, monkeypatch):
+    root = os.path.relpath(feature_root, tmp_path)
+    code, out, err = run_example("noisy_unida", root, *FEATURES, "--noise", "pair", "--log", "run")
     assert code == 0, err
     results = json.loads((tmp_path / "run" / "results.json").read_text())
     assert results["method"] == "divergence" and results["source"] == "alpha" and 0 <= results["os"] <= 1
@@ -25,10 +33,17 @@ def test_features_run_writes_its_folder(run_example, feature_root, tmp_path):
         assert (tmp_path / "run" / name).exists(), name
     assert "OS: mean recall" in out and "files in run" in out
     assert not list((tmp_path / "run").rglob("*.part"))
+    page, model = (tmp_path / "run" / "report.html").read_text(), (tmp_path / "run" / "model.safetensors").read_bytes()
+    cd, here, then, *repeat = shlex.split(html.unescape(re.search("<pre>(.*?)</pre>", page, re.S)[1]))
+    assert (cd, here, then, *repeat[:2]) == ("cd", str(tmp_path), "&&", "tllib-ext", "train")
+    shutil.rmtree(tmp_path / "run")
+    monkeypatch.setattr("tllib_ext.api.write_report", lambda *_: None)  # the page is there already
+    assert tllib_ext_main(repeat[1:]) == 0 and (tmp_path / "run" / "model.safetensors").read_bytes() == model
+    assert tllib_ext_main(repeat[1:]) == 0  # --overwrite: a finished run is no error
 
 
 def test_phase_test_repeats_the_last_evaluation(run_example, feature_root, tmp_path):
-    run_example("noisy_unida", feature_root, *FEATURES, "--noise", "pair", "--log", "run", "--hp", "pred_head=sum")
+    run_example("noisy_unida", feature_root, *FEATURES, "--noise", "pair", "--log", "run", "--hp", "pred_head=sum", "--no-report")
     os_value = json.loads((tmp_path / "run" / "results.json").read_text())["os"]
     code, out, err = run_example("noisy_unida", feature_root, *FEATURES, "--noise", "pair", "--log", "run", "--phase", "test")
     assert code == 0, err
@@ -37,7 +52,7 @@ def test_phase_test_repeats_the_last_evaluation(run_example, feature_root, tmp_p
 
 def test_same_command_same_bytes_and_finished_runs_stay(run_example, feature_root, tmp_path):
     for _ in range(2):
-        code, _, err = run_example("noisy_unida", feature_root, *FEATURES, "--noise", "symmetric")
+        code, _, err = run_example("noisy_unida", feature_root, *FEATURES, "--noise", "symmetric", "--no-report")
         assert code == 0, err
     first, second = sorted((tmp_path / "runs").iterdir())
     assert (first / "model.safetensors").read_bytes() == (second / "model.safetensors").read_bytes()
@@ -45,7 +60,7 @@ def test_same_command_same_bytes_and_finished_runs_stay(run_example, feature_roo
 
 
 def test_folders_with_images_of_any_size(run_example, image_root, tmp_path):
-    code, out, err = run_example("noisy_unida", image_root, "-s", "photo", "-t", "sk", *TINY, "--log", "run")
+    code, out, err = run_example("noisy_unida", image_root, "-s", "photo", "-t", "sk", *TINY, "--no-report", "--log", "run")
     assert code == 0, err
     assert "universal label sets 2/1/1" in out
     assert json.loads((tmp_path / "run" / "results.json").read_text())["data"] == "folder"
@@ -53,7 +68,7 @@ def test_folders_with_images_of_any_size(run_example, image_root, tmp_path):
 
 def test_unlabelled_target_gets_predictions_and_no_score(run_example, image_root, tmp_path):
     code, out, err = run_example(
-        "noisy_unida", image_root, "-s", "photo", "-t", "new", *TINY, "--drop-rate", "0.1", "--log", "run"
+        "noisy_unida", image_root, "-s", "photo", "-t", "new", *TINY, "--drop-rate", "0.1", "--no-report", "--log", "run"
     )
     assert code == 0, err
     results = json.loads((tmp_path / "run" / "results.json").read_text())
@@ -62,17 +77,16 @@ def test_unlabelled_target_gets_predictions_and_no_score(run_example, image_root
     assert "unlabelled" in out and "the target may hold any of them, and others" in out and "closed label sets " not in out
 
 
-@pytest.mark.parametrize("workers", ["0", "2"])
-def test_workers_and_cache_do_not_change_a_bit(run_example, image_root, tmp_path, workers):
-    flags = (image_root, "-s", "photo", "-t", "sketch", *TINY[:-2], "--target-aug", "train")
-    run_example("noisy_unida", *flags, "-j", "0", "--cache", "ram", "--log", "kept")
-    code, _, err = run_example("noisy_unida", *flags, "-j", workers, "--cache", "off", "--log", "read")
-    assert code == 0, err
-    assert (tmp_path / "kept/model.safetensors").read_bytes() == (tmp_path / "read/model.safetensors").read_bytes()
+def test_workers_and_cache_do_not_change_a_bit(run_example, image_root, tmp_path):
+    flags = (image_root, "-s", "photo", "-t", "sketch", *TINY[:-2], "--target-aug", "train", "--no-report")
+    for folder, words in {"kept": "-j 0 --cache ram", "read": "-j 0 --cache off", "workers": "-j 2 --cache off"}.items():
+        code, _, err = run_example("noisy_unida", *flags, *words.split(), "--log", folder)
+        assert code == 0, err
+    assert len({(tmp_path / name / "model.safetensors").read_bytes() for name in ("kept", "read", "workers")}) == 1
 
 
 def test_frozen_backbone_is_extracted_once(run_example, image_root, tmp_path):
-    flags = (image_root, "-s", "photo", "-t", "sketch", *TINY, "--freeze-backbone")
+    flags = (image_root, "-s", "photo", "-t", "sketch", *TINY, "--freeze-backbone", "--no-report")
     code, _, err = run_example("noisy_unida", *flags, "--log", "one")
     assert code == 0, err
     files = {f: f.stat().st_mtime_ns for f in (tmp_path / "cache" / "features").glob("*.npy")}
@@ -84,7 +98,7 @@ def test_frozen_backbone_is_extracted_once(run_example, image_root, tmp_path):
 
 def test_yaml_is_under_the_flags(run_example, feature_root, tmp_path):
     (tmp_path / "c.yaml").write_text("noise: symmetric\nrate: 0.4\nsteps: 2\nhp: {eta: 0.2}\nscratch: false\n")
-    words = (feature_root, *ROLES, "-c", "c.yaml", "--rate", "0.3", "--log", "run")
+    words = (feature_root, *ROLES, "-c", "c.yaml", "--rate", "0.3", "--no-report", "--log", "run")
     code, _, err = run_example("noisy_unida", *words)
     assert code == 0, err
     config = json.loads((tmp_path / "run" / "config.json").read_text())
@@ -92,11 +106,12 @@ def test_yaml_is_under_the_flags(run_example, feature_root, tmp_path):
 
 
 def test_a_changed_run_is_not_continued(run_example, feature_root, tmp_path):
-    run_example("noisy_unida", feature_root, *FEATURES, "--log", "run")
+    words = (feature_root, *FEATURES, "--log", "run", "--no-report")
+    run_example("noisy_unida", *words)
     (tmp_path / "run" / "results.json").unlink()
-    code, _, err = run_example("noisy_unida", feature_root, *FEATURES, "--log", "run", "--lr", "0.5")
+    code, _, err = run_example("noisy_unida", *words, "--lr", "0.5")
     assert code == 2 and "another, unfinished run (lr 0.01 -> 0.5)" in err
-    code, out, err = run_example("noisy_unida", feature_root, *FEATURES, "--log", "run")
+    code, out, err = run_example("noisy_unida", *words)
     assert code == 0 and "going on at step 6 of 6" in out + err
     assert (tmp_path / "run" / "results.json").exists()
 
@@ -182,23 +197,7 @@ def test_bad_input_is_one_line_and_no_file(run_example, feature_root, image_root
 def test_an_image_that_a_worker_cannot_read(run_example, bad_files):
     for file in (bad_files / "broken" / "a").rglob("*.png"):
         file.write_bytes(file.read_bytes()[:60])
-    words = (
-        bad_files / "broken",
-        "-s",
-        "a",
-        "-t",
-        "b",
-        "-a",
-        "small_cnn",
-        "-b",
-        "2",
-        "--steps",
-        "2",
-        "-j",
-        "1",
-        "--cache",
-        "off",
-    )
+    words = (bad_files / "broken", *"-s a -t b -a small_cnn -b 2 --steps 2 -j 1 --cache off".split())
     code, _, err = run_example("noisy_unida", *words, "--log", "run")
     assert code == 2 and "unreadable image" in err and ".png" in err and len(err.strip().splitlines()) == 1
 

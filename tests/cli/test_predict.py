@@ -27,27 +27,9 @@ def saved(request, image_root, tmp_path_factory):
     folder, cache = tmp_path_factory.mktemp(request.param), tmp_path_factory.mktemp("cache")
     parser = Parser()
     add_run_arguments(parser)
-    words = [
-        image_root,
-        "-d",
-        "folder",
-        "-s",
-        "photo",
-        "-t",
-        "sketch",
-        "-a",
-        "small_cnn",
-        "-b",
-        4,
-        "--steps",
-        2,
-        "--no-report",
-        "-j",
-        0,
-        "--log",
-        folder / "run",
-    ] + ["--freeze-backbone"] * (request.param != "trained")
-    words += ["-m", "mixture"] * (request.param == "mixture")  # fmt: skip
+    words = [image_root, *"-d folder -s photo -t sketch -a small_cnn -b 4 --no-report -j 0 --log".split(), folder / "run"]
+    words += ["--steps", 2] if request.param != "mixture" else ["-m", "mixture"]
+    words += ["--freeze-backbone"] * (request.param != "trained")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TLLIB_EXT_CACHE", str(cache))
         train(build(parse_run(parser, [str(word) for word in words])))

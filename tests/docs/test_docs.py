@@ -94,7 +94,7 @@ def shrunk(script, words):
     """The words of the page, and some that make the run short; a later flag wins over an earlier one."""
     words = [word for word in words if word != "--download"]
     if script == "noisy_unida":
-        words += "--steps 2 --device cpu -j 0 --no-report --log runs/again --overwrite".split()
+        words += "--steps 1 --device cpu -j 0 --no-report --log runs/again --overwrite".split()
         return words + ([] if "DIR" in words else ["-a", "small_cnn"])
     if script == "predict":
         return [word.replace("my_run", "photos") for word in words]

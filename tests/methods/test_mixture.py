@@ -65,5 +65,8 @@ def test_a_prediction_before_the_estimate_is_an_error():
         Mixture(FeatureBottleneck(4, 5), SPLIT).predict(torch.zeros(2, 4))
 
 
-def test_a_run_has_one_step_whatever_was_asked_for():
-    assert RunConfig(method="mixture", steps=500).resolve().steps == 1
+def test_a_run_has_one_step_and_refuses_others():
+    config = RunConfig(method="mixture").resolve()
+    assert config.steps == 1 and config.resolve().steps == 1
+    with pytest.raises(UserError, match="steps=500: mixture is not trained; leave out steps"):
+        RunConfig(method="mixture", steps=500).resolve()

@@ -192,7 +192,7 @@ def test_the_command_repeats_the_run(tmp_path, config, command):
     if command is None:
         assert "repeats the run" not in page.text
     else:
-        assert f"python examples/noisy_unida.py {command.format(run=folder)}" in page.text
+        assert f"tllib-ext train {command.format(run=folder)}" in page.text
 
 
 @pytest.mark.parametrize("case", [

@@ -123,7 +123,7 @@ def _tasks(axes: Axes, given: RunConfig, domains: Domains) -> List[Task]:
 def _variants(methods: Sequence[str], given: RunConfig) -> List[Variant]:
     """A row per method, with those of the given hyper-parameters that it has."""
     wanted = {name: getattr(given, name) for name in _OF_METHODS if getattr(given, name)}
-    if not wanted:
+    if not wanted and given.steps is None:
         return [Variant(name, {"method": name}) for name in methods]
     used: Set[str] = set()
     variants: List[Variant] = []
@@ -131,6 +131,8 @@ def _variants(methods: Sequence[str], given: RunConfig) -> List[Variant]:
         cls = METHODS.get(method)
         known = {f.name for f in dataclasses.fields(cls.Hparams)}
         settings: Record = {"method": method}
+        if cls.training_free:
+            settings["steps"] = None
         for name, value in wanted.items():
             if name == "hparams":
                 value = {key: entry for key, entry in value.items() if key in known}
@@ -143,6 +145,8 @@ def _variants(methods: Sequence[str], given: RunConfig) -> List[Variant]:
                 settings[name] = value
                 used.add(name)
         variants.append(Variant(method, settings))
+    if given.steps is not None and all("steps" in variant.settings for variant in variants):
+        raise UserError(f"--steps {given.steps}: {', '.join(methods)} is not trained; leave out --steps")
     idle = [f"{key}={entry}" for key, entry in given.hparams.items() if key not in used]
     idle += [f"--{name.replace('_', '-')}" for name in wanted if name != "hparams" and name not in used]
     if idle:

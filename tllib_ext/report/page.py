@@ -1,5 +1,6 @@
 """``report.html``: one page about one run that needs no other file, no script and no network."""
 
+import os
 import shlex
 from itertools import chain
 from pathlib import Path
@@ -84,10 +85,11 @@ def page(run: RunFiles, plots: Dict[str, Path]) -> str:
 
 
 def _command(run: RunFiles) -> str:
-    """The command of the run with its folder and ``--overwrite``; empty for a run started from Python."""
+    """The run as a command with its folder and ``--overwrite``, in the folder where it was started."""
     if run.config.get("command") is None:
         return ""
     words = [str(word) for word in run.config["command"] if word not in ("--overwrite", "--resume")]
     if run.config.get("log") is None:
-        words += ["--log", str(run.folder)]
-    return "python examples/noisy_unida.py " + shlex.join([*words, "--overwrite"])
+        words += ["--log", os.path.abspath(run.folder)]
+    there = f"cd {shlex.quote(str(run.env['directory']))} && " if run.env.get("directory") else ""
+    return there + shlex.join(["tllib-ext", "train", *words, "--overwrite"])

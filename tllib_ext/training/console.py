@@ -37,7 +37,7 @@ def head(parts: RunParts, folder: Path) -> str:
     passes = (f"{config.steps} steps of {batch} + {batch}: {seen / len(parts.source):.1f} passes over the source, "
               f"{seen / len(parts.target):.1f} over the target")  # fmt: skip
     if parts.method.training_free:
-        passes = "no training" + (", steps are not used" if parts.given.steps else "")
+        passes = "no training"
     return "\n".join([
         f"{config.method} on {config.data}: {parts.data.source_name} ({len(parts.source)} images) to "
         f"{parts.data.target_name} ({len(parts.target)} images{'' if labelled else ', unlabelled'})",

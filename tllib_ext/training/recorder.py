@@ -27,7 +27,7 @@ _OUTPUTS = ("results.jsonl", "model.safetensors", "predictions.csv", "suspects.c
 
 
 def environment() -> Dict[str, object]:
-    """Versions, machine and commit, for ``env.json``."""
+    """Versions, machine, commit and working directory, for ``env.json``."""
     import torch
 
     versions: Dict[str, Optional[str]] = {}
@@ -39,7 +39,7 @@ def environment() -> Dict[str, object]:
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.processor() or platform.machine()
     return {
         "tllib_ext": __version__, "python": sys.version.split()[0], "platform": platform.platform(),
-        "device": device, "threads": torch.get_num_threads(), "commit": _commit(), "versions": versions,
+        "device": device, "threads": torch.get_num_threads(), "commit": _commit(), "directory": os.getcwd(), "versions": versions,
     }  # fmt: skip
 
 

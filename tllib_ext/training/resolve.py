@@ -67,6 +67,8 @@ def resolve(config: RunConfig, data: Optional[Data] = None) -> Resolved:
         raise UserError(f"labels_by={config.labels_by!r}: {config.method} estimates the labels itself; leave out labels_by")
     steps = config.steps or (300 if glyphs else 1000 if is_features or config.freeze_backbone else 5001)
     if METHODS.get(config.method).training_free:
+        if config.steps not in (None, 1):  # 1 is what a resolved configuration holds
+            raise UserError(f"steps={config.steps}: {config.method} is not trained; leave out steps")
         steps = 1
     whole = replace(
         config,

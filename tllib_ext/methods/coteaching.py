@@ -28,7 +28,7 @@ from tllib_ext.methods.base import Batch, Hparams, Method, ParamGroup, Players, 
 from tllib_ext.methods.context import Context
 from tllib_ext.methods.rules import EntropyRule
 from tllib_ext.methods.selection import DropRate, check_drop_rate, pooled_small_loss, resolve_drop_rate
-from tllib_ext.modules.heads import Heads
+from tllib_ext.modules.heads import Heads, mean_probabilities
 from tllib_ext.split import LabelSplit
 
 __all__ = ["CoTeaching", "CoTeachingHparams"]
@@ -101,4 +101,4 @@ class CoTeaching(Method):
     @torch.no_grad()
     def predict(self, x: Tensor) -> Prediction:
         f = self.backbone(x)
-        return self.rule.from_probs(torch.stack([head.float().softmax(-1) for head in self.heads(f)]).mean(0), x, f)
+        return self.rule.from_probs(mean_probabilities(self.heads(f)), x, f)

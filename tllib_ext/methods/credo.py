@@ -32,6 +32,7 @@ from tllib_ext.methods.base import Batch, Players, Prediction, hparam
 from tllib_ext.methods.context import Context
 from tllib_ext.methods.divergence import Divergence, DivergenceHparams
 from tllib_ext.methods.posterior import TargetPosterior, posterior_prediction
+from tllib_ext.modules.heads import mean_probabilities
 from tllib_ext.split import LabelSplit
 
 __all__ = ["Credo", "CredoHparams"]
@@ -154,7 +155,7 @@ class Credo(Divergence):
             return super().predict(x)
         f = self.backbone(x)
         probs, score, unknown = posterior_prediction(self.target(x, f))
-        heads = torch.stack([head.float().softmax(-1) for head in self.heads(f)]).mean(0)
+        heads = mean_probabilities(self.heads(f))
         return Prediction((probs + heads) / 2, score, unknown)
 
     def get_extra_state(self) -> Tensor:

@@ -31,7 +31,7 @@ from tllib_ext.methods.context import Context
 from tllib_ext.methods.posterior import TargetPosterior
 from tllib_ext.methods.selection import DropRate, check_drop_rate, estimate_source_labels, pooled_small_loss
 from tllib_ext.modules.batchnorm import BatchNormReplay
-from tllib_ext.modules.heads import Heads
+from tllib_ext.modules.heads import Heads, mean_probabilities
 from tllib_ext.split import LabelSplit
 
 __all__ = ["Divergence", "DivergenceHparams", "ABLATIONS", "CODE_PRESET", "PAPER_PRESET"]
@@ -288,6 +288,5 @@ class Divergence(Method):
     def predict(self, x: Tensor) -> Prediction:
         logits = self.heads(self.backbone(x))
         crs = cross_divergence(logits)
-        probs = torch.stack([head.float().softmax(-1) for head in logits])
-        probs = probs[0] if self.hparams.pred_head == "first" else probs.mean(0)
+        probs = mean_probabilities(logits[:1] if self.hparams.pred_head == "first" else logits)
         return Prediction(probs, crs, crs > self.threshold)

@@ -38,7 +38,7 @@ from tllib_ext.labels.treatment import TreatedLabels
 from tllib_ext.methods.base import Batch, Hparams, Method, ParamGroup, Players, Prediction, hparam
 from tllib_ext.methods.context import Context
 from tllib_ext.methods.rules import EntropyRule
-from tllib_ext.modules.heads import Heads
+from tllib_ext.modules.heads import Heads, mean_probabilities
 from tllib_ext.modules.memory import SampleRows
 from tllib_ext.split import LabelSplit
 
@@ -188,8 +188,7 @@ class DivideMix(Method):
         context = self._context
         if context.source_features is None or context.source_labels is None:
             raise UserError("there are no refined labels: train DivideMix first")
-        logits = self.heads(context.source_features().to(self.clean.rows))
-        p = torch.stack([head.softmax(1) for head in logits]).mean(0).cpu().numpy()
+        p = mean_probabilities(self.heads(context.source_features().to(self.clean.rows))).cpu().numpy()
         w = self.clean.rows.mean(1).cpu().numpy()[:, None]
         q = w * np.eye(p.shape[1])[context.source_labels] + (1 - w) * p
         return TreatedLabels(q.argmax(axis=1), q.max(axis=1), float(1 - q.max(axis=1).mean()))

@@ -11,6 +11,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from tllib_ext.distributed import world_size
+from tllib_ext.modules.heads import mean_probabilities
 
 __all__ = ["LossHistory"]
 
@@ -41,7 +42,7 @@ class LossHistory:
     @torch.no_grad()
     def add(self, index: Tensor, loss: Tensor, logits: Sequence[Tensor]) -> None:
         """Add one step's samples; a sample drawn twice counts twice."""
-        probs = torch.stack([head.float().softmax(-1) for head in logits]).mean(0)
+        probs = mean_probabilities(logits)
         if self.given is not None:
             loss = -probs.gather(1, self.given[index, None]).squeeze(1).clamp(min=1e-12).log()
         self._loss.index_add_(0, index, loss.detach().float())

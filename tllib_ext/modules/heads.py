@@ -1,12 +1,12 @@
 """Classifier heads."""
 
-from typing import List
+from typing import Iterable, List
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-__all__ = ["CosineHead", "Heads", "FeatureBottleneck"]
+__all__ = ["CosineHead", "Heads", "FeatureBottleneck", "mean_probabilities"]
 
 
 class CosineHead(nn.Linear):
@@ -77,6 +77,17 @@ class Heads(nn.Module):
         for head in self.heads:
             if isinstance(head, CosineHead):
                 head.normalise_rows()
+
+
+def mean_probabilities(logits: Iterable[Tensor]) -> Tensor:
+    """Mean of the heads' class probabilities, in float32.
+
+    Examples::
+
+        >>> mean_probabilities([torch.zeros(1, 2), torch.tensor([[90.0, 0.0]])]).tolist()
+        [[0.75, 0.25]]
+    """
+    return torch.stack([head.float().softmax(-1) for head in logits]).mean(0)
 
 
 class FeatureBottleneck(nn.Sequential):

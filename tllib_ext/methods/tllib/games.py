@@ -19,6 +19,7 @@ from tllib_ext.methods.context import Context
 from tllib_ext.methods.rules import predict_unknown_class
 from tllib_ext.methods.tllib.builtin import Outputs, Terms, TllibHparams, TllibMethod
 from tllib_ext.methods.tllib.losses import AdversarialHparams, TllibDann
+from tllib_ext.modules.heads import mean_probabilities
 
 __all__ = ["TllibMcd", "TllibOsbp", "TllibPada", "TllibIwan"]
 
@@ -88,7 +89,7 @@ class TllibMcd(TllibMethod):
     @torch.no_grad()
     def predict(self, x: Tensor) -> Prediction:
         f = self.backbone(x)
-        return self.rule.from_probs(torch.stack([head(f).float().softmax(-1) for head in self.heads]).mean(0), x, f)
+        return self.rule.from_probs(mean_probabilities(head(f) for head in self.heads), x, f)
 
 
 @dataclass

@@ -40,6 +40,7 @@ from tllib_ext.methods.context import Context
 from tllib_ext.methods.rules import EntropyRule
 from tllib_ext.modules.heads import Heads, mean_probabilities
 from tllib_ext.modules.memory import SampleRows
+from tllib_ext.modules.mixup import beta_shares
 from tllib_ext.split import LabelSplit
 
 __all__ = ["DivideMix", "DivideMixHparams", "clean_probability", "sharpen"]
@@ -161,8 +162,7 @@ class DivideMix(Method):
 
     def _mixed(self, head: nn.Module, f: Tensor, q: Tensor, labelled: Tensor) -> Tuple[Tensor, Tensor, Tensor]:
         """MixMatch's three terms."""
-        gammas = -torch.rand(2, 4, device=f.device).clamp(min=1e-12).log().sum(1)
-        share = gammas[0] / gammas.sum()  # Beta(4, 4)
+        share = beta_shares(4, device=f.device)
         share, other = torch.maximum(share, 1 - share), torch.randperm(len(f), device=f.device)
         log_p = F.log_softmax(head(share * f + (1 - share) * f[other]).float(), dim=1)
         q, p = share * q + (1 - share) * q[other], log_p.exp()

@@ -33,6 +33,7 @@ from tllib_ext.methods.base import Batch, Players, hparam
 from tllib_ext.methods.context import Context
 from tllib_ext.methods.ovanet import OVANet, OVANetHparams, binary_entropy, log_plus, one_vs_all
 from tllib_ext.modules.memory import FeatureBank, SampleRows
+from tllib_ext.modules.mixup import beta_shares
 from tllib_ext.split import LabelSplit
 
 __all__ = ["MLNet", "MLNetHparams", "neighbour_sets", "jaccard"]
@@ -135,8 +136,7 @@ class MLNet(OVANet):
 
     def _mixup(self, f_s: Tensor, labels: Tensor, f_t: Tensor) -> Tensor:
         pairs = min(len(f_s), len(f_t))
-        gammas = -torch.rand(2, 2, pairs, 1, device=f_s.device).clamp(min=1e-12).log().sum(1)
-        b = gammas[0] / gammas.sum(0)  # Beta(2, 2)
+        b = beta_shares(2, pairs, 1, device=f_s.device)
         mixed = self._one_vs_all(b * f_s[:pairs] + (1 - b) * f_t[:pairs])
         log_not = log_plus(F.log_softmax(mixed.float(), dim=1), self.hparams.eps)[:, 0]
         return -log_not.gather(1, labels[:pairs, None]).squeeze(1)

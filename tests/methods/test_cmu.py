@@ -83,7 +83,7 @@ def test_class_weights_and_the_rule_use_the_whole_target():
 
 def test_no_certain_image_and_settings():
     method = build(w_0=0.999)
-    method._context.target_features = lambda: TARGET[:2].expand(2, 8)
+    method.context.target_features = lambda: TARGET[:2].expand(2, 8)
     for head in method.ensemble:  # equal outputs: no component has a range
         torch.nn.init.zeros_(head.weight)
         torch.nn.init.zeros_(head.bias)

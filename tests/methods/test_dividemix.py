@@ -76,7 +76,7 @@ def test_labels_are_divided_by_the_losses():
     method = build()
     method._divide()
     logits = method.heads(FEATURES)
-    labels = torch.as_tensor(method._context.source_labels)
+    labels = torch.as_tensor(method.context.source_labels)
     for h in (0, 1):
         expected = clean_probability(F.cross_entropy(logits[h], labels, reduction="none").detach().double().numpy())
         np.testing.assert_allclose(method.clean.rows[:, h], expected, atol=1e-6)
@@ -86,7 +86,7 @@ def test_refined_labels_and_settings():
     method = build()
     found = method.refined()
     p = torch.stack([h.softmax(1) for h in method.heads(FEATURES)]).mean(0).detach().numpy()
-    for i, y in enumerate(method._context.source_labels):
+    for i, y in enumerate(method.context.source_labels):
         w = float(CLEAN[i].mean())
         q = [w * (k == y) + (1 - w) * p[i, k] for k in range(K)]
         assert found.labels[i] == int(np.argmax(q)) and found.weights[i] == pytest.approx(max(q), rel=1e-5)

@@ -144,6 +144,8 @@ class Method(nn.Module):
     audit: Optional[LossHistory] = None
     #: the facts of the run, for estimates that follow the features; set by the run, None outside of one.
     context: Optional[Context] = None
+    #: number of steps of the run.
+    steps: int = 1
     hparams: Any
 
     def __init__(self, backbone: nn.Module, split: LabelSplit, hparams: Optional[_Hparams] = None):
@@ -179,7 +181,8 @@ class Method(nn.Module):
         return inverse_decay(step / steps)
 
     def prepare(self, context: Context) -> None:
-        """Called once before the first step (and before a checkpoint is loaded); most methods need nothing."""
+        """Called once before the first step (and before a checkpoint is loaded)."""
+        self.context, self.steps = context, max(1, context.steps)
 
     def update(self, source: Batch, target: Batch, step: int, play: Players) -> Dict[str, Tensor]:
         """One iteration. Returns detached scalars by name; never calls ``.item()``."""

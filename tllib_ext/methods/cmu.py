@@ -91,6 +91,7 @@ class Cmu(Method):
     hparams: CmuHparams
     training_only = ("class_weights", "discriminator.")
     threshold: float
+    context: Context
     class_weights: Tensor
     low: Tensor
     high: Tensor
@@ -111,7 +112,6 @@ class Cmu(Method):
         self.register_buffer("low", torch.zeros(3))  # of the certainties over the whole target
         self.register_buffer("high", torch.ones(3))
         self.threshold = 1 - hp.w_0
-        self._context = Context(steps=1)
         self._rounds: FrozenSet[int] = frozenset()
 
     def players(self) -> Dict[str, List[ParamGroup]]:
@@ -119,9 +119,9 @@ class Cmu(Method):
         return {"G": self.backbone_groups(), "C": [{"params": heads}], "D": [{"params": self.discriminator.parameters()}]}
 
     def prepare(self, context: Context) -> None:
-        if context.target_features is None:
-            raise UserError("CMU needs the whole target: pass target_features")
-        self._context, rounds = context, self.hparams.rounds
+        super().prepare(context)
+        context.need("target_features")
+        rounds = self.hparams.rounds
         self._rounds = frozenset(int(context.steps * (i + 0.5) / rounds) for i in range(rounds))
 
     def update(self, source: Batch, target: Batch, step: int, play: Players) -> Dict[str, Tensor]:
@@ -136,8 +136,8 @@ class Cmu(Method):
                  for head in self.ensemble]  # fmt: skip
         terms = {"source": pooled_mean(ce), "ensemble": pooled_mean(torch.stack(views).sum(0))}
         w_t = uncertainties(self._ensemble(z_t.detach())).mean(1).detach()
-        if step >= hp.warmup * self._context.steps:
-            coefficient = grl_coefficient(step / self._context.steps, hp.grl_gamma)
+        if step >= hp.warmup * self.steps:
+            coefficient = grl_coefficient(step / self.steps, hp.grl_gamma)
             d = self.discriminator(gradient_reverse(torch.cat([z_s, z_t]), coefficient))
             of_source = self.class_weights[source.labels] * domain_loss(d[: len(z_s)], True)
             of_target = w_t * domain_loss(d[len(z_s) :], False)
@@ -151,11 +151,9 @@ class Cmu(Method):
     @torch.no_grad()
     def _whole_target(self) -> Tensor:
         """z of the whole target, in evaluation mode."""
-        if self._context.target_features is None:
-            return self.low.new_zeros(0, self.hparams.bottleneck)
         mode = self.bottleneck.training
         self.bottleneck.eval()
-        z = self.bottleneck(self._context.target_features().to(self.low))
+        z = self.bottleneck(self.context.whole("target").to(self.low))
         self.bottleneck.train(mode)
         return z
 
@@ -171,7 +169,7 @@ class Cmu(Method):
 
     @torch.no_grad()
     def refresh(self) -> None:
-        if self._context.target_features is not None:
+        if self.context is not None:
             certain = uncertainties(self._ensemble(self._whole_target()))
             self.low.copy_(certain.amin(0))
             self.high.copy_(certain.amax(0))

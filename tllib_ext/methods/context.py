@@ -1,10 +1,12 @@
 """The facts of a run that a method gets before its first step."""
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Callable, Optional, Set
+from typing import TYPE_CHECKING, Callable, List, Optional, Set
 
 import numpy as np
 from torch import Tensor
+
+from tllib_ext.errors import UserError
 
 __all__ = ["Context", "TOLD"]
 
@@ -52,6 +54,32 @@ class Context:
 
     def __post_init__(self) -> None:
         self.told: Set[str] = set()
+
+    def need(self, *facts: str) -> None:
+        """Raise unless these facts are given."""
+        missing = [fact for fact in facts if getattr(self, fact) is None]
+        if missing:
+            raise UserError(f"the method needs {' and '.join(missing)} of the run: pass them to its Context")
+
+    def whole(self, domain: str) -> Tensor:
+        """``source_features()`` or ``target_features()``."""
+        self.need(f"{domain}_features")
+        features: Callable[[], Tensor] = getattr(self, f"{domain}_features")
+        return features()
+
+    def rounds(self, number: int, first: int = 0) -> List[int]:
+        """``number`` steps at equal distances, from step ``first`` on.
+
+        Examples::
+
+            >>> Context(steps=10).rounds(3, first=4)
+            [4, 6, 8]
+        """
+        return [first + (self.steps - first) * i // number for i in range(number)]
+
+    def warmup(self, given: Optional[int]) -> int:
+        """Length of a warm-up: the given one, else 101 of the noisy UniDA code's 5001 steps, or 4 % of a shorter run."""
+        return min(101, round(0.04 * self.steps)) if given is None else given
 
     if not TYPE_CHECKING:  # a type checker would take every name for an attribute
 

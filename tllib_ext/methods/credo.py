@@ -81,7 +81,6 @@ class Credo(Divergence):
 
     def prepare(self, context: Context) -> None:
         super().prepare(context)
-        self.context = context
         self._estimate(context)
         # Frozen features do not change during training; those of a G that trains do.
         again = self.hparams.refresh if context.source_inputs is None else 0

@@ -175,7 +175,7 @@ class DanceSel(Dance):
         hp = self.hparams
         self.drop_rate = resolve_drop_rate(hp.drop_rate, context, self.split.source_classes)
         # The noisy UniDA paper gives none for this baseline; without one the first selections are random.
-        self.warmup = min(101, round(0.04 * context.steps)) if hp.warmup is None else hp.warmup
+        self.warmup = context.warmup(hp.warmup)
 
     def _source_loss(self, ce: Tensor, step: int) -> Tuple[Tensor, Dict[str, Tensor]]:
         if step < self.warmup:

@@ -20,7 +20,6 @@ from torch import Tensor, nn
 
 from tllib_ext.distributed import pooled_mean
 from tllib_ext.methods.base import Batch, Hparams, Method, ParamGroup, Players, Prediction, hparam, inverse_decay
-from tllib_ext.methods.context import Context
 from tllib_ext.methods.rules import EntropyRule
 from tllib_ext.modules.adversarial import DomainDiscriminator, domain_loss, gradient_reverse, grl_coefficient
 from tllib_ext.split import LabelSplit
@@ -58,7 +57,6 @@ class Dann(Method):
         self.discriminator = DomainDiscriminator(hp.bottleneck, hp.hidden, "batch_norm")
         self.rule = EntropyRule(split.num_source, hp.unknown_rule, hp.unknown_threshold)
         self.threshold = self.rule.threshold
-        self.steps = 1
 
     def players(self) -> Dict[str, List[ParamGroup]]:
         mult, decay = self.hparams.lr_mult, self.hparams.weight_decay
@@ -75,9 +73,6 @@ class Dann(Method):
 
     def lr_factor(self, step: int, steps: int) -> float:
         return inverse_decay(step / steps, self.hparams.lr_gamma)
-
-    def prepare(self, context: Context) -> None:
-        self.steps = max(1, context.steps)
 
     def update(self, source: Batch, target: Batch, step: int, play: Players) -> Dict[str, Tensor]:
         z = self.bottleneck(self.backbone(torch.cat([source.x, target.x])))

@@ -160,9 +160,9 @@ class Divergence(Method):
         return inverse_decay(step / max(1, steps - self.hparams.decay_to_last))
 
     def prepare(self, context: Context) -> None:
+        super().prepare(context)
         hp = self.hparams
-        # 101 of the authors' 5001 steps; a shorter run keeps the proportion from 4 % down.
-        self.warmup = min(101, round(0.04 * context.steps)) if hp.warmup is None else hp.warmup
+        self.warmup = context.warmup(hp.warmup)
         if hp.drop_rate is None:
             self.drop_rate = context.rate
         elif hp.drop_rate == "auto":
@@ -179,8 +179,8 @@ class Divergence(Method):
 
     @torch.no_grad()
     def refresh(self) -> None:
-        if self.border is not None and self.context is not None and self.context.target_features is not None:
-            crs = cross_divergence(self.heads(self.context.target_features().to(self.border.device)))
+        if self.border is not None and self.context is not None:
+            crs = cross_divergence(self.heads(self.context.whole("target").to(self.border.device)))
             self.border[1] = torch.quantile(crs, 1 - self.unknown_share)
 
     def update(self, source: Batch, target: Batch, step: int, play: Players) -> Dict[str, Tensor]:

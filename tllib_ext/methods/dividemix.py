@@ -103,6 +103,7 @@ class DivideMix(Method):
 
     Hparams = DivideMixHparams
     hparams: DivideMixHparams
+    context: Context
     uses_target = False
     training_only = ("clean.",)
 
@@ -113,18 +114,16 @@ class DivideMix(Method):
         self.clean = SampleRows(2)  # the probability of a right label, by each head's losses
         self.rule = EntropyRule(k, hp.unknown_rule, hp.unknown_threshold)
         self.threshold = self.rule.threshold
-        self._context = Context(steps=1)
         self._first, self._rounds = 0, frozenset([0])
 
     def players(self) -> Dict[str, List[ParamGroup]]:
         return {"G": self.backbone_groups(), "C": [{"params": self.heads.parameters()}]}
 
     def prepare(self, context: Context) -> None:
-        if context.source_features is None or context.source_labels is None:
-            raise UserError("DivideMix needs the whole source: pass source_features and source_labels")
-        self._context, self._first = context, round(self.hparams.warmup * context.steps)
-        length, rounds = context.steps - self._first, self.hparams.rounds
-        self._rounds = frozenset(self._first + length * i // rounds for i in range(rounds))
+        super().prepare(context)
+        context.need("source_features", "source_labels")
+        self._first = round(self.hparams.warmup * context.steps)
+        self._rounds = frozenset(context.rounds(self.hparams.rounds, self._first))
         self.clean.resize(context.num_source)
         self.clean.rows.fill_(1.0)
 
@@ -144,7 +143,7 @@ class DivideMix(Method):
             means = [(first + second) / 2 for first, second in zip(*probs)]
         clean = self.clean.rows[source.index]
         terms: Dict[str, Tensor] = {}
-        grown = min(1.0, (step - self._first) / max(1e-9, self.hparams.ramp * self._context.steps))
+        grown = min(1.0, (step - self._first) / max(1e-9, self.hparams.ramp * self.steps))
         for number, head in enumerate(self.heads.heads):
             w = clean[:, 1 - number]  # co-divide: by the other head's losses
             q = self._targets(w, source.labels, means, number)
@@ -172,25 +171,19 @@ class DivideMix(Method):
     @torch.no_grad()
     def _divide(self) -> None:
         """A new division of all labels, by the losses of both heads in evaluation mode."""
-        context = self._context
-        if context.source_features is None or context.source_labels is None:
-            return
-        f, labels = (
-            context.source_features().to(self.clean.rows),
-            torch.as_tensor(context.source_labels).to(self.clean.rows.device),
-        )
+        f = self.context.whole("source").to(self.clean.rows)
+        labels = torch.as_tensor(self.context.source_labels).to(f.device)
         losses = [F.cross_entropy(logits, labels, reduction="none").cpu().double().numpy() for logits in self.heads(f)]
         self.clean.rows.copy_(torch.from_numpy(np.stack([clean_probability(loss) for loss in losses], axis=1)))
 
     @torch.no_grad()
     def refined(self) -> TreatedLabels:
         r"""Labels and weights for another method: the largest entry of :math:`\bar w \tilde y + (1 - \bar w) \bar p`."""
-        context = self._context
-        if context.source_features is None or context.source_labels is None:
+        if self.context is None:
             raise UserError("there are no refined labels: train DivideMix first")
-        p = mean_probabilities(self.heads(context.source_features().to(self.clean.rows))).cpu().numpy()
+        p = mean_probabilities(self.heads(self.context.whole("source").to(self.clean.rows))).cpu().numpy()
         w = self.clean.rows.mean(1).cpu().numpy()[:, None]
-        q = w * np.eye(p.shape[1])[context.source_labels] + (1 - w) * p
+        q = w * np.eye(p.shape[1])[self.context.source_labels] + (1 - w) * p
         return TreatedLabels(q.argmax(axis=1), q.max(axis=1), float(1 - q.max(axis=1).mean()))
 
     @torch.no_grad()

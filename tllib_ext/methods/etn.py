@@ -24,7 +24,6 @@ from torch import Tensor, nn
 
 from tllib_ext.distributed import gather_rows, pooled_mean
 from tllib_ext.methods.base import Batch, Hparams, Method, ParamGroup, Players, Prediction, hparam
-from tllib_ext.methods.context import Context
 from tllib_ext.methods.rules import EntropyRule
 from tllib_ext.modules.adversarial import DomainDiscriminator, domain_loss, entropy, gradient_reverse, grl_coefficient, perceptron
 from tllib_ext.split import LabelSplit
@@ -100,7 +99,6 @@ class Etn(Method):
         self.auxiliary = nn.Sequential(*perceptron(hp.bottleneck, hp.hidden, k, "dropout"))
         self.rule = EntropyRule(k, hp.unknown_rule, hp.unknown_threshold)
         self.threshold = self.rule.threshold
-        self.steps = 1
 
     def players(self) -> Dict[str, List[ParamGroup]]:
         mult = self.hparams.lr_mult
@@ -108,9 +106,6 @@ class Etn(Method):
         return {"G": self.backbone_groups(mult),
                 "C": [{"params": [*self.bottleneck.parameters(), *self.head.parameters()], "lr_mult": mult}],
                 "D": [{"params": adversaries, "lr_mult": mult}]}  # fmt: skip
-
-    def prepare(self, context: Context) -> None:
-        self.steps = max(1, context.steps)
 
     def update(self, source: Batch, target: Batch, step: int, play: Players) -> Dict[str, Tensor]:
         hp = self.hparams

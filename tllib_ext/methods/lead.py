@@ -86,6 +86,7 @@ class Lead(Method):
     presets = {"default": {}, "code": {"rounds": 50}, "paper": {"rounds": 50, "clear": True}}
     source_free = True
     training_only = ("bank.", "probs.", "pseudo.", "basis", "share")
+    context: Context
     basis: Tensor
     share: Tensor
 
@@ -101,7 +102,7 @@ class Lead(Method):
         self.register_buffer("share", torch.tensor(1.0))  # number of target classes / K
         self.rule = EntropyRule(k, threshold=hp.unknown_threshold)
         self.threshold = self.rule.threshold
-        self._context, self._first = Context(steps=1), 1
+        self._first = 1
         self._rounds: Dict[int, int] = {}
 
     def players(self) -> Dict[str, List[ParamGroup]]:
@@ -115,11 +116,11 @@ class Lead(Method):
         return self.hparams.target_lr * inverse_decay((step - first) / max(1, steps - first))
 
     def prepare(self, context: Context) -> None:
-        if context.target_features is None:
-            raise UserError("LEAD needs the whole target: pass target_features")
-        self._context, self._first = context, round(self.hparams.source_share * context.steps)
-        length, rounds = context.steps - self._first, self.hparams.rounds
-        self._rounds = {self._first + length * i // rounds: i for i in reversed(range(rounds))}
+        super().prepare(context)
+        context.need("target_features")
+        self._first = round(self.hparams.source_share * context.steps)
+        rounds = context.rounds(self.hparams.rounds, self._first)
+        self._rounds = {step: rounds.index(step) for step in rounds}
         for memory in (self.bank, self.probs, self.pseudo):
             memory.resize(context.num_target)
 
@@ -172,27 +173,25 @@ class Lead(Method):
     @torch.no_grad()
     def _label_target(self, number: int) -> None:
         """Pseudo-labels of the whole target and new memories, in evaluation mode."""
-        hp, k, features = self.hparams, self.split.num_source, self._context.target_features
-        if features is None:
-            return
+        hp, k = self.hparams, self.split.num_source
         self.embed.eval()
-        z = self.embed(features().to(self.basis))
+        z = self.embed(self.context.whole("target").to(self.basis))
         self.embed.train()
         e, p = F.normalize(z, dim=1), self.head(z).softmax(1)
         if number == 0:
             self.basis.copy_(torch.linalg.svd(self.head.weight.t(), full_matrices=False)[0])
         arrays = [value.cpu().double().numpy() for value in (e, p, self._decompose(e)[1], F.normalize(self.head.weight, dim=1))]
         if number % hp.recount == 0:
-            self.share.fill_(class_count(arrays[0], k, SHARES[hp.labels], self._context.seed))
+            self.share.fill_(class_count(arrays[0], k, SHARES[hp.labels], self.context.seed))
         if hp.labels == "lead":
             found = lead_labels(arrays[0], arrays[1], arrays[2], arrays[3], float(self.share), hp.clear)
         else:
-            found = glc_labels(arrays[0], arrays[1], float(self.share), seed=self._context.seed)
+            found = glc_labels(arrays[0], arrays[1], float(self.share), seed=self.context.seed)
         rows = np.concatenate([found.labels, found.weights[:, None], found.unknown[:, None]], axis=1)
         self.pseudo.rows.copy_(torch.from_numpy(rows))
         self.bank.rows.copy_(e)
         self.probs.rows.copy_(p)
-        self._context.say(f"target: about {math.floor(k * float(self.share))} classes, {found.unknown.mean():.1%} look unknown")
+        self.context.say(f"target: about {math.floor(k * float(self.share))} classes, {found.unknown.mean():.1%} look unknown")
 
     @torch.no_grad()
     def _audit(self, source: Batch) -> None:

@@ -103,11 +103,10 @@ class MLNet(OVANet):
         self._rounds: FrozenSet[int] = frozenset()
 
     def prepare(self, context: Context) -> None:
-        if context.target_features is None:
-            raise UserError("MLNet needs the whole target: pass target_features")
+        u = F.normalize(context.whole("target").to(self.bank.rows), dim=1)
         self.overlaps.resize(context.num_target, context.num_target)
         self.bank.resize(context.num_target)
-        self.bank.rows.copy_(F.normalize(context.target_features().to(self.bank.rows), dim=1))
+        self.bank.rows.copy_(u)
         self._rounds = frozenset(round(context.steps * i / self.hparams.rounds) for i in range(1, self.hparams.rounds))
 
     def update(self, source: Batch, target: Batch, step: int, play: Players) -> Dict[str, Tensor]:

@@ -54,9 +54,7 @@ class TargetPosterior(nn.Module):
         source, target = context.source_inputs, context.target_inputs
         self.on_inputs = source is not None and target is not None
         if not self.on_inputs:
-            if context.source_features is None or context.target_features is None:
-                raise UserError("the target model needs features of both domains: pass source_features and target_features")
-            source, target = context.source_features(), context.target_features()
+            source, target = context.whole("source"), context.whole("target")
         x_s, x_t = (cast(Tensor, x).float().cpu().numpy() for x in (source, target))
         if not (np.isfinite(x_s).all() and np.isfinite(x_t).all()):
             return None, None  # training has diverged; the evaluation says at which step

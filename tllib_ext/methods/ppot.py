@@ -80,6 +80,7 @@ class Ppot(Method):
     Hparams = PpotHparams
     hparams: PpotHparams
     training_only = ("prototypes", "class_weights", "alpha", "beta")
+    context: Context
     prototypes: Tensor
     class_weights: Tensor
     alpha: Tensor
@@ -96,7 +97,7 @@ class Ppot(Method):
         self.register_buffer("beta", torch.tensor(1.0))
         self.rule = EntropyRule(k, "confidence", hp.unknown_threshold)
         self.threshold = self.rule.threshold
-        self._context, self._first = Context(steps=1), 1
+        self._first = 1
         self._rounds: FrozenSet[int] = frozenset()
 
     def players(self) -> Dict[str, List[ParamGroup]]:
@@ -104,11 +105,10 @@ class Ppot(Method):
         return {"G": self.backbone_groups(), "C": [{"params": heads}]}
 
     def prepare(self, context: Context) -> None:
-        if context.target_features is None or context.source_features is None or context.source_labels is None:
-            raise UserError("PPOT needs all images: pass source_features, target_features and source_labels")
-        self._context, rounds = context, self.hparams.rounds
+        super().prepare(context)
+        context.need("source_features", "target_features", "source_labels")
         self._first = max(1, round(self.hparams.source_share * context.steps))
-        self._rounds = frozenset(self._first + (context.steps - self._first) * i // rounds for i in range(rounds))
+        self._rounds = frozenset(context.rounds(self.hparams.rounds, self._first))
 
     def update(self, source: Batch, target: Batch, step: int, play: Players) -> Dict[str, Tensor]:
         if step in self._rounds:
@@ -161,11 +161,9 @@ class Ppot(Method):
     @torch.no_grad()
     def _look_at_all(self, first: bool) -> None:
         """Prototypes from the whole source, alpha from the whole target, in evaluation mode."""
-        context = self._context
-        if context.target_features is None or context.source_features is None or context.source_labels is None:
-            return
+        context = self.context
         self.bottleneck.eval()
-        u, z = (self.bottleneck(f().to(self.prototypes)) for f in (context.source_features, context.target_features))
+        u, z = (self.bottleneck(context.whole(domain).to(self.prototypes)) for domain in ("source", "target"))
         self.bottleneck.train()
         members = F.one_hot(torch.as_tensor(context.source_labels), len(self.prototypes)).to(u).t()
         if context.source_weights is not None:

@@ -56,10 +56,7 @@ def estimate_source_labels(context: Context, num_classes: int) -> LabelModel:
         context (Context): given labels and features of the source; nothing of the target, no clean label
         num_classes (int): K
     """
-    if context.source_labels is None or (context.source_features is None and context.source_inputs is None):
-        raise UserError("estimating the labels needs the given ones and features: pass source_labels and source_features")
-    if context.source_inputs is not None:
-        features = context.source_inputs.cpu()
-    elif context.source_features is not None:
-        features = context.source_features()
+    if context.source_labels is None:
+        raise UserError("estimating the labels needs the given ones: pass source_labels")
+    features = context.whole("source") if context.source_inputs is None else context.source_inputs.cpu()
     return estimate_once(features.numpy(), context.source_labels, num_classes, context.seed)

@@ -28,7 +28,6 @@ from torch import Tensor, nn
 from tllib_ext.distributed import gather_rows, pooled_mean, rank
 from tllib_ext.errors import UserError
 from tllib_ext.methods.base import Batch, Hparams, Method, ParamGroup, Players, Prediction, hparam
-from tllib_ext.methods.context import Context
 from tllib_ext.methods.rules import predict_unknown_class
 from tllib_ext.modules.adversarial import DomainDiscriminator, domain_loss, entropy, gradient_reverse, grl_coefficient
 from tllib_ext.split import LabelSplit
@@ -111,7 +110,6 @@ class Sta(Method):
         self.binary = BinaryClassifiers(width, split.num_source, hp.bottleneck)
         self.separator = nn.Sequential(nn.Linear(width, hp.bottleneck), nn.LeakyReLU(0.2), nn.Linear(hp.bottleneck, 2))
         self.discriminator = DomainDiscriminator(hp.bottleneck, hp.hidden, "batch_norm", slope=0.2)
-        self.steps = 1
 
     def players(self) -> Dict[str, List[ParamGroup]]:
         mult, separate = self.hparams.lr_mult, self.hparams.separator_lr_mult
@@ -120,9 +118,6 @@ class Sta(Method):
                 "B": [{"params": self.binary.parameters(), "lr_mult": separate}],
                 "S": [{"params": self.separator.parameters(), "lr_mult": separate}],
                 "D": [{"params": self.discriminator.parameters(), "lr_mult": mult}]}  # fmt: skip
-
-    def prepare(self, context: Context) -> None:
-        self.steps = max(1, context.steps)
 
     def update(self, source: Batch, target: Batch, step: int, play: Players) -> Dict[str, Tensor]:
         hp = self.hparams

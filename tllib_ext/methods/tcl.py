@@ -24,7 +24,6 @@ from torch import Tensor, nn
 from tllib_ext.distributed import pooled_mean
 from tllib_ext.errors import UserError
 from tllib_ext.methods.base import Batch, Hparams, Method, ParamGroup, Players, Prediction, hparam
-from tllib_ext.methods.context import Context
 from tllib_ext.methods.rules import EntropyRule
 from tllib_ext.modules.adversarial import DomainDiscriminator, domain_loss, entropy, gradient_reverse, grl_coefficient
 from tllib_ext.split import LabelSplit
@@ -91,7 +90,6 @@ class Tcl(Method):
             self._small_weights()
         self.rule = EntropyRule(split.num_source, hp.unknown_rule, hp.unknown_threshold)
         self.threshold = self.rule.threshold
-        self.steps = 1
 
     def _small_weights(self) -> None:
         layers = [layer for layer in self.discriminator if isinstance(layer, nn.Linear)]
@@ -116,9 +114,6 @@ class Tcl(Method):
         if self.hparams.freeze:
             self.backbone.eval()
         return self
-
-    def prepare(self, context: Context) -> None:
-        self.steps = max(1, context.steps)
 
     def update(self, source: Batch, target: Batch, step: int, play: Players) -> Dict[str, Tensor]:
         hp, size = self.hparams, len(source.x)

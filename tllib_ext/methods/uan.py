@@ -24,7 +24,6 @@ from torch import Tensor, nn
 
 from tllib_ext.distributed import gather_rows, pooled_mean
 from tllib_ext.methods.base import Batch, Hparams, Method, ParamGroup, Players, Prediction, hparam
-from tllib_ext.methods.context import Context
 from tllib_ext.modules.adversarial import DomainDiscriminator, domain_loss, entropy, gradient_reverse, grl_coefficient
 from tllib_ext.split import LabelSplit
 
@@ -82,7 +81,6 @@ class Uan(Method):
         self.discriminator = DomainDiscriminator(hp.bottleneck, hp.hidden, "dropout")
         self.similarity = DomainDiscriminator(hp.bottleneck, hp.hidden, "dropout")  # d', not adversarial
         self.threshold = -hp.w_0
-        self.steps = 1
 
     def players(self) -> Dict[str, List[ParamGroup]]:
         mult = self.hparams.lr_mult
@@ -90,9 +88,6 @@ class Uan(Method):
         return {"G": self.backbone_groups(mult),
                 "C": [{"params": [*self.bottleneck.parameters(), *self.head.parameters()], "lr_mult": mult}],
                 "D": [{"params": adversaries, "lr_mult": mult}]}  # fmt: skip
-
-    def prepare(self, context: Context) -> None:
-        self.steps = max(1, context.steps)
 
     def weight(self, logits: Tensor, d: Tensor, temperature: float = 1.0) -> Tensor:
         r"""The target's :math:`w_t = d' - H / \log K`; with the source's temperature, :math:`-w_s`.

@@ -108,7 +108,6 @@ class UniOT(Method):
         self.register_buffer("start", torch.zeros(k, dtype=torch.float64))  # duals of the last step
         self.register_buffer("duals", torch.zeros(k, dtype=torch.float64))  # of the whole target: the decision
         self.register_buffer("offset", torch.tensor(0.0, dtype=torch.float64))
-        self._context: Optional[Context] = None
         self.warmup = 0
 
     def players(self) -> Dict[str, List[ParamGroup]]:
@@ -116,8 +115,8 @@ class UniOT(Method):
         return {"G": self.backbone_groups(), "C": [{"params": heads}]}
 
     def prepare(self, context: Context) -> None:
-        self._context = context
-        self.warmup = min(101, round(0.04 * context.steps)) if self.hparams.warmup is None else self.hparams.warmup
+        super().prepare(context)
+        self.warmup = context.warmup(self.hparams.warmup)
         self._normalise()
         u = self._whole_target(context)
         rng = torch.Generator().manual_seed(context.seed)
@@ -189,8 +188,8 @@ class UniOT(Method):
 
     @torch.no_grad()
     def refresh(self) -> None:
-        if self._context is not None:
-            found = self._transport(self._whole_target(self._context))[0]
+        if self.context is not None:
+            found = self._transport(self._whole_target(self.context))[0]
             self.duals.copy_(found.g)
             self.offset.copy_(found.offset)
 
@@ -202,10 +201,7 @@ class UniOT(Method):
 
     @torch.no_grad()
     def _whole_target(self, context: Context) -> Tensor:
-        if context.target_features is None:
-            raise UserError("UniOT needs the whole target: pass target_features")
-        f = context.target_features().to(self.queue_rows)
-        return F.normalize(self.projection(f), dim=1)
+        return F.normalize(self.projection(context.whole("target").to(self.queue_rows)), dim=1)
 
     def _unit(self, x: Tensor) -> Tensor:
         return F.normalize(self.projection(self.backbone(x)).to(self.queue_rows), dim=1)

@@ -21,7 +21,6 @@ from tllib_ext.alignment.divergence import at_least_float32
 from tllib_ext.compat import tllib
 from tllib_ext.distributed import pooled_mean
 from tllib_ext.methods.base import Batch, Hparams, Method, ParamGroup, Players, Prediction, hparam, inverse_decay
-from tllib_ext.methods.context import Context
 from tllib_ext.methods.rules import EntropyRule
 from tllib_ext.split import LabelSplit
 
@@ -78,7 +77,6 @@ class TllibMethod(Method):
         self.rule = EntropyRule(split.num_source, self.hparams.unknown_rule, self.hparams.unknown_threshold)
         self.threshold: Optional[float] = self.rule.threshold
         self.reversals: List[Any] = []
-        self.steps = 1
         self.build(tllib(self.part))
 
     def build(self, part: ModuleType) -> None:
@@ -123,9 +121,6 @@ class TllibMethod(Method):
 
     def lr_factor(self, step: int, steps: int) -> float:
         return inverse_decay(step / steps, self.hparams.lr_gamma)
-
-    def prepare(self, context: Context) -> None:
-        self.steps = max(1, context.steps)
 
     def update(self, source: Batch, target: Batch, step: int, play: Players) -> Dict[str, Tensor]:
         for grl in self.reversals:

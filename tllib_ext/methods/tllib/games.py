@@ -5,7 +5,7 @@ The constants are those of tllib's example scripts; see :mod:`tllib_ext.methods.
 
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Callable, Dict, List, Optional, Tuple
+from typing import Dict, List, Tuple
 
 import torch
 import torch.nn.functional as F
@@ -148,16 +148,14 @@ class TllibPada(TllibDann):
         self.weigh = tllib("reweight.pada").ClassWeightModule(self.hparams.temperature)
         self.register_buffer("class_weight", torch.ones(self.split.num_source))
         self.every = 0
-        self.target_features: Optional[Callable[[], Tensor]] = None
 
     def prepare(self, context: Context) -> None:
         super().prepare(context)
         self.every = max(1, round(self.hparams.update_share * context.steps))
-        self.target_features = context.target_features
 
     def update(self, source: Batch, target: Batch, step: int, play: Players) -> Dict[str, Tensor]:
-        if step and step % self.every == 0 and self.target_features is not None:
-            self.class_weight.copy_(self.weigh(self._logits_of(self.target_features())))
+        if step and step % self.every == 0 and self.context is not None:
+            self.class_weight.copy_(self.weigh(self._logits_of(self.context.whole("target"))))
         return super().update(source, target, step, play)
 
     @torch.no_grad()

@@ -134,7 +134,7 @@ def test_pada_weighs_classes_by_how_often_the_target_is_taken_for_them():
         play.begin(step)
         if step == 1:
             method.eval()
-            logits = method.net(method.target_features())
+            logits = method.net(method.context.target_features())
             method.train()
             gamma = (logits / 0.1).softmax(1).mean(0)
             weights = gamma / gamma.max()

@@ -60,7 +60,7 @@ def test_recovers_a_known_matrix(make, rate):
 
 @pytest.mark.parametrize("spread", [0.3, 1.0, 3.0])
 def test_clean_labels_stay(spread):
-    """Also where features hardly tell the classes apart: without evidence of noise labels are believed."""
+    """Also where features hardly tell the classes apart: without evidence of noise labels are kept."""
     features, true = blobs([40] * 12, spread=spread)
     model = estimate_labels(features, true, 12)
     # Where they do not, hidden noise cannot be excluded either, and the model says so.

@@ -20,7 +20,7 @@ from tllib_ext.labels.duplicates import near_duplicates
 from tllib_ext.labels.em import leave_one_out_cosine
 from tllib_ext.labels.embedding import chunks, principal_axes
 from tllib_ext.labels.encode import Labels, as_labels
-from tllib_ext.labels.result import LabelModel, believed, make_model
+from tllib_ext.labels.result import LabelModel, make_model, noise_free_responsibilities
 from tllib_ext.labels.transition import FittedViews, checked, fit_labels
 from tllib_ext.typing import Values
 
@@ -174,7 +174,7 @@ def _fit_views_only(x: np.ndarray, y: np.ndarray, classes: int, seed: int) -> Tu
     g = axes.rescale(z, rank)
     views = tune_views(sums, ridge, g, z, y[probe])
     p = views.predict(g, z, y[probe])
-    r, interval, known = believed(p, y[probe])
+    r, interval, known = noise_free_responsibilities(p, y[probe])
     model = make_model(r, y[probe], np.arange(classes), classes, None)
     model.rate_interval, model.rate_known, model.out_of_sample = interval, known, p
     return model, FittedViews(axes, rank, views, views.sums, None)

@@ -10,7 +10,7 @@ from tllib_ext.labels.model_selection import Candidate
 from tllib_ext.labels.uncertainty import doubtful_labels, rate_bounds
 from tllib_ext.typing import Record
 
-__all__ = ["LabelModel", "all_classes", "believed", "make_model"]
+__all__ = ["LabelModel", "all_classes", "noise_free_responsibilities", "make_model"]
 
 
 @dataclass
@@ -93,6 +93,7 @@ def all_classes(r: np.ndarray, present: np.ndarray, num_classes: int) -> np.ndar
 
 
 def make_model(r: np.ndarray, y: np.ndarray, present: np.ndarray, num_classes: int, winner: Optional[Candidate]) -> LabelModel:
+    """The result for responsibilities (N, K') of the ``present`` classes by ``winner``, None where no candidates were compared."""
     full = all_classes(r, present, num_classes)
     rows = np.arange(len(y))
     corrected = np.where(full[rows, y] >= full.max(1), y, full.argmax(1))
@@ -118,7 +119,7 @@ def make_model(r: np.ndarray, y: np.ndarray, present: np.ndarray, num_classes: i
     )
 
 
-def believed(p: np.ndarray, y: np.ndarray) -> Tuple[np.ndarray, Tuple[float, float], bool]:
+def noise_free_responsibilities(p: np.ndarray, y: np.ndarray) -> Tuple[np.ndarray, Tuple[float, float], bool]:
     """Responsibilities, interval of the rate and whether it is known, where there is no evidence of noise."""
     interval, known = rate_bounds(p, np.zeros(len(y)), 0.0)
     return np.eye(p.shape[1], dtype=np.float32)[y] if known else doubtful_labels(p, y), interval, known

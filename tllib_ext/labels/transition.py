@@ -50,7 +50,7 @@ from tllib_ext.labels.model_selection import (
     run_em,
     select_rank,
 )
-from tllib_ext.labels.result import LabelModel, all_classes, believed, make_model
+from tllib_ext.labels.result import LabelModel, all_classes, make_model, noise_free_responsibilities
 from tllib_ext.labels.uncertainty import rate_bounds
 from tllib_ext.typing import Values
 
@@ -101,7 +101,7 @@ class FittedViews(NamedTuple):
     rank: int
     views: Views
     sums: np.ndarray  # of the posterior, by class
-    step: Optional[EMStep]  # of the chosen noise model; None if the labels are believed
+    step: Optional[EMStep]  # of the chosen noise model; None without evidence of noise
 
 
 def fit_labels(
@@ -151,7 +151,7 @@ def fit_labels(
     views = fit_views(data.g, data.z, data.y, len(present))
     predicted = views.predict(data.g, data.z, data.y)
     if winner is trust:
-        r, interval, known = believed(predicted, data.y)
+        r, interval, known = noise_free_responsibilities(predicted, data.y)
     else:
         if part is not data:
             best = winner.best

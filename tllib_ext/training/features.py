@@ -22,7 +22,7 @@ from tllib_ext.vision.datasets.catalog import recognise
 from tllib_ext.vision.datasets.pixels import LazyPixels
 from tllib_ext.vision.datasets.types import ImageListLike
 from tllib_ext.vision.models.backbones import build_backbone
-from tllib_ext.vision.models.inputs import check_image_size, image_input
+from tllib_ext.vision.models.inputs import check_image_size, image_input, resize_before_crop
 from tllib_ext.vision.transforms import Augment
 
 __all__ = ["image_features", "write_features"]
@@ -90,7 +90,7 @@ def write_features(config: RunConfig, out: PathLike, overwrite: bool = False, sa
 def image_features(dataset: ImageListLike, config: RunConfig) -> np.ndarray:
     """Features of all images of a list by the frozen backbone of ``config``, :math:`(N, D)`."""
     side = config.image_size or image_input(config.arch or "resnet50").size
-    return _extract(_backbone(config), _Images(dataset), side, round(side * 8 / 7), config, "images")
+    return _extract(_backbone(config), _Images(dataset), side, resize_before_crop(side), config, "images")
 
 
 def _backbone(config: RunConfig) -> nn.Module:

@@ -10,7 +10,7 @@ from tllib_ext.split import LabelSplit
 from tllib_ext.training.config import RunConfig
 from tllib_ext.vision.datasets.builder import Data
 from tllib_ext.vision.datasets.catalog import open_data
-from tllib_ext.vision.models.inputs import image_input
+from tllib_ext.vision.models.inputs import image_input, resize_before_crop
 
 __all__ = ["Resolved", "resolve", "open_run_data", "with_image_size", "parse_hparams"]
 
@@ -44,7 +44,7 @@ def with_image_size(data: Data, size: Optional[int], arch: Optional[str]) -> Dat
     """``data`` with images of the given size, else of the backbone's unless the data has a size of its own."""
     if size is None and data.crop == Data.crop:
         size = image_input(arch).size
-    return data if size in (None, data.crop) else replace(data, crop=size, resize=round(size * 8 / 7))
+    return data if size in (None, data.crop) else replace(data, crop=size, resize=resize_before_crop(size))
 
 
 def parse_hparams(config: RunConfig) -> Any:

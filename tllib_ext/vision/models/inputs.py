@@ -10,7 +10,7 @@ from tllib_ext.errors import UserError
 from tllib_ext.vision.models import SHORTCUTS
 from tllib_ext.vision.transforms import MEAN, STD
 
-__all__ = ["ImageInput", "image_input", "check_image_size"]
+__all__ = ["ImageInput", "image_input", "check_image_size", "resize_before_crop"]
 
 
 class ImageInput(NamedTuple):
@@ -40,6 +40,11 @@ def image_input(arch: Optional[str]) -> ImageInput:
     if config is None:
         return ImageInput(size or 224)
     return ImageInput(size or config.input_size[-1], tuple(config.mean), tuple(config.std))
+
+
+def resize_before_crop(size: int) -> int:
+    """The side to which images are resized before a crop of ``size`` is cut: 256 for 224."""
+    return round(size * 8 / 7)
 
 
 def check_image_size(net: nn.Module, size: int) -> None:

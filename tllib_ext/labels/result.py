@@ -93,7 +93,7 @@ def all_classes(r: np.ndarray, present: np.ndarray, num_classes: int) -> np.ndar
 
 
 def make_model(r: np.ndarray, y: np.ndarray, present: np.ndarray, num_classes: int, winner: Optional[Candidate]) -> LabelModel:
-    """The result for responsibilities (N, K') of the ``present`` classes by ``winner``, None where no candidates were compared."""
+    """The result for responsibilities (N, K') of the ``present`` classes by ``winner``, None where nothing was compared."""
     full = all_classes(r, present, num_classes)
     rows = np.arange(len(y))
     corrected = np.where(full[rows, y] >= full.max(1), y, full.argmax(1))

@@ -12,7 +12,7 @@ samples, since some classes then lie much farther from their prototype than othe
 import math
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import List, Optional, Tuple, Union
+from typing import List, Tuple, Union
 
 import numpy as np
 from scipy.special import expit, ndtr
@@ -125,19 +125,20 @@ def fit_two_groups(cosines: np.ndarray, inflation: float = 1.0, strength: float 
             centre = np.maximum((total + prior * centre) / (mass + prior), fit.unknown_mean + 2 * fit.unknown_std)
             share = (mass + prior * share) / (sizes + prior)
             # A spread below that of the null would lose a class before its mean has moved to it.
-            fit.known_std = max(_moments(best - centre[nearest], fit.known, 0.0, spread, 0.01 * n, centre=0.0)[1], spread)
+            fit.known_std = max(_spread(best - centre[nearest], fit.known, spread, 0.01 * n), spread)
         share = np.clip(share, 0.01, 0.99)
     return fit
 
 
-def _moments(
-    x: np.ndarray, weight: np.ndarray, mean: float, std: float, prior: float, centre: Optional[float] = None
-) -> Tuple[float, float]:
-    """Weighted mean and standard deviation, with ``prior`` imaginary samples of the given ones; or that around ``centre``."""
-    total = weight.sum() + prior
-    if centre is None:
-        centre = float(((weight * x).sum() + prior * mean) / total)
-    return centre, math.sqrt(float(((weight * (x - centre) ** 2).sum() + prior * std**2) / total))
+def _moments(x: np.ndarray, weight: np.ndarray, mean: float, std: float, prior: float) -> Tuple[float, float]:
+    """Weighted mean and standard deviation, with ``prior`` imaginary samples of the given ones."""
+    centre = float(((weight * x).sum() + prior * mean) / (weight.sum() + prior))
+    return centre, _spread(x - centre, weight, std, prior)
+
+
+def _spread(residual: np.ndarray, weight: np.ndarray, std: float, prior: float) -> float:
+    """Weighted standard deviation around zero, with ``prior`` imaginary samples of the given one."""
+    return math.sqrt(float(((weight * residual**2).sum() + prior * std**2) / (weight.sum() + prior)))
 
 
 def soft_labels(cosines: np.ndarray, blurred: bool = False) -> Tuple[np.ndarray, List[TwoGroups]]:

@@ -139,8 +139,8 @@ def estimate_target(
 
     space = project(source, labels, target, seed)
     blurred = float(labels.max(1).mean()) < SURE
-    embedding = space.whiten()
-    start, fits = soft_labels(local_means(embedding(target)) @ embedding.prototypes.T, blurred)
+    first_embedding = space.whiten()
+    start, fits = soft_labels(local_means(first_embedding(target)) @ first_embedding.prototypes.T, blurred)
     weak = _separation(fits) < WEAK
     if not weak:
         embedding = space.whiten(start)
@@ -151,7 +151,7 @@ def estimate_target(
         members = classifier.members(z)
         weak = float((decide(np.mean(members, axis=0)) == labels.shape[1]).mean()) > MOST
     if weak:
-        embedding = space.whiten()
+        embedding = first_embedding
         z = embedding(target)
         cosines = z @ embedding.prototypes.T
         soft, fits = soft_labels(cosines)

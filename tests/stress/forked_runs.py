@@ -16,7 +16,7 @@ from tllib_ext.cli.parser import run_main
 from tllib_ext.errors import UserError
 
 __all__ = ["COMPARED_FILES", "write_features", "write_images", "features_flags", "images_flags", "preload", "fork_run",
-           "temporary_files", "kill_after", "read_outputs"]  # fmt: skip
+           "exit_code", "temporary_files", "kill_after", "read_outputs"]  # fmt: skip
 
 #: files that a resumed run must reproduce byte for byte
 COMPARED_FILES = ("model.safetensors", "results.json", "results.jsonl", "predictions.csv", "suspects.csv")
@@ -94,6 +94,19 @@ def fork_run(words: List[str], log: Path, before: Optional[Callable[[], None]] =
         traceback.print_exc()
     finally:
         os._exit(code)
+
+
+def exit_code(child: int, seconds: float = 120) -> int:
+    """Wait for a child to end; it is killed after ``seconds``."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        ended, status = os.waitpid(child, os.WNOHANG)
+        if ended:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.02)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    raise AssertionError(f"the child did not end within {seconds} seconds")
 
 
 def temporary_files(folder: Path) -> List[Path]:

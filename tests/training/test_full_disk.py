@@ -3,11 +3,9 @@
 import builtins
 import io
 import os
-import signal
-import time
 
 import pytest
-from forked_runs import features_flags, fork_run, preload, temporary_files, write_features
+from forked_runs import exit_code, features_flags, fork_run, temporary_files
 
 #: the files of a run with its report, in the order of writing
 FILES = ("config.json", "env.json", "last.pt", "results.jsonl", "events.out", "model.safetensors", "predictions.csv",
@@ -15,26 +13,6 @@ FILES = ("config.json", "env.json", "last.pt", "results.jsonl", "events.out", "m
          "target_model.json", "training.png", "density.png", "report.html", "results.json")  # fmt: skip
 #: these stand for the others in the default run
 QUICK = ("last.pt", "events.out", "results.json")
-
-
-@pytest.fixture(scope="module")
-def root(tmp_path_factory):
-    root = write_features(tmp_path_factory.mktemp("full") / "features")
-    preload(root)
-    return root
-
-
-def end(child, seconds=60):
-    """Exit code of a child that has a minute."""
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        ended, status = os.waitpid(child, os.WNOHANG)
-        if ended:
-            return os.waitstatus_to_exitcode(status)
-        time.sleep(0.02)
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    raise AssertionError("the child does not end")
 
 
 def full_for(name):
@@ -58,19 +36,19 @@ def command(root, folder, *more):
 def test_no_file_hangs_a_run(root, tmp_path, name):
     more = ("--no-report",) if name in QUICK else ()
     folder = tmp_path / "run"
-    assert end(fork_run(command(root, folder, *more), tmp_path / "log", lambda: full_for(name))) == 1
+    assert exit_code(fork_run(command(root, folder, *more), tmp_path / "log", lambda: full_for(name))) == 1
     said = [line for line in (tmp_path / "log").read_text().splitlines() if "rror" in line or "raceback" in line]
     where = "tb" if name == "events.out" else name
     assert len(said) == 1 and said[0].startswith("error: no disk space left while writing ") and f"{where}: " in said[0], said
     assert not temporary_files(folder) and not (folder / "results.json").exists()
     if not more:
-        assert end(fork_run(command(root, folder), tmp_path / "log")) == 0
+        assert exit_code(fork_run(command(root, folder), tmp_path / "log")) == 0
         assert (folder / "results.json").exists() and (folder / "report.html").exists()
 
 
 @pytest.mark.slow
 def test_every_file_is_in_the_list(root, tmp_path):
-    assert end(fork_run(command(root, tmp_path / "run"), tmp_path / "log")) == 0
+    assert exit_code(fork_run(command(root, tmp_path / "run"), tmp_path / "log")) == 0
     found = {file.name for file in (tmp_path / "run").rglob("*") if file.is_file() and file.suffix != ".png"}
     found = {"events.out" if name.startswith("events.out") else name for name in found} - {".lock"}
     assert found == {name for name in FILES if not name.endswith(".png")}

@@ -8,16 +8,7 @@ from contextlib import suppress
 
 import pytest
 import torch
-from forked_runs import (
-    features_flags,
-    fork_run,
-    images_flags,
-    preload,
-    read_outputs,
-    temporary_files,
-    write_features,
-    write_images,
-)
+from forked_runs import exit_code, features_flags, fork_run, images_flags, read_outputs, temporary_files, write_images
 
 from tllib_ext import io as files
 from tllib_ext.cli.parser import run_main
@@ -25,25 +16,6 @@ from tllib_ext.training import build as setup
 from tllib_ext.training import trainer as run_module
 from tllib_ext.training.checkpoint import load_checkpoint
 from tllib_ext.training.run_dir import Stopper
-
-
-@pytest.fixture(scope="module")
-def root(tmp_path_factory):
-    root = write_features(tmp_path_factory.mktemp("signals") / "features")
-    preload(root)
-    return root
-
-
-def end(child, seconds=120):
-    """Exit code of a child that has two minutes."""
-    for _ in range(20 * seconds):
-        ended, status = os.waitpid(child, os.WNOHANG)
-        if ended:
-            return os.waitstatus_to_exitcode(status)
-        time.sleep(0.05)
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    raise AssertionError("the child does not end")
 
 
 def wait_for(file, child):
@@ -63,18 +35,18 @@ def own_lines(log):
 def test_a_signal_saves_and_the_same_command_goes_on(root, tmp_path, number, code):
     words = [*features_flags(root), "--steps", "60", "--checkpoint-every", "4", "--eval-every", "30", "--log"]
     if number == signal.SIGTERM:
-        assert end(fork_run([*words, str(tmp_path / "reference")], tmp_path / "reference.log")) == 0
+        assert exit_code(fork_run([*words, str(tmp_path / "reference")], tmp_path / "reference.log")) == 0
     child = fork_run(
         [*words, str(tmp_path / "interrupted")], tmp_path / "interrupted.log", lambda: setattr(Stopper, "__init__", slow_init)
     )
     wait_for(tmp_path / "interrupted" / "checkpoints" / "last.pt", child)
     os.kill(child, number)
-    assert end(child) == code
+    assert exit_code(child) == code
     said = own_lines(tmp_path / "interrupted.log")
     step = load_checkpoint(tmp_path / "interrupted")["step"]
     assert said == [f"stopped after step {step}, saved in {tmp_path / 'interrupted'}; the same command goes on from there"]
     if number == signal.SIGTERM:
-        assert end(fork_run([*words, str(tmp_path / "interrupted")], tmp_path / "interrupted.log")) == 0
+        assert exit_code(fork_run([*words, str(tmp_path / "interrupted")], tmp_path / "interrupted.log")) == 0
         assert read_outputs(tmp_path / "interrupted") == read_outputs(tmp_path / "reference")
 
 
@@ -96,7 +68,7 @@ def test_a_second_signal_stops_at_once(root, tmp_path):
     time.sleep(0.5)
     assert os.waitpid(child, os.WNOHANG)[0] == 0, "one signal lets it save"
     os.kill(child, signal.SIGTERM)
-    assert end(child) == 143
+    assert exit_code(child) == 143
 
 
 def test_torchruns_echo_of_a_signal_is_not_a_second_one(monkeypatch):
@@ -118,7 +90,7 @@ def test_a_signal_to_the_whole_group_spares_the_decoding_processes(root, tmp_pat
     child = fork_run([*words, "--log", str(tmp_path / "run")], tmp_path / "log", os.setsid)
     wait_for(tmp_path / "run" / "checkpoints" / "last.pt", child)
     os.killpg(child, signal.SIGTERM)
-    assert end(child) == 143
+    assert exit_code(child) == 143
     assert len(own_lines(tmp_path / "log")) == 1 and "stopped after step" in own_lines(tmp_path / "log")[0]
 
 
@@ -134,7 +106,7 @@ def test_a_stopped_decoding_process_does_not_hold_up_a_signal(root, tmp_path):
     time.sleep(1)  # the run uses up the batches that are ready
     os.kill(child, signal.SIGTERM)
     try:
-        assert decoding and end(child, 20) == 143
+        assert decoding and exit_code(child, 20) == 143
     finally:
         for pid in decoding:
             with suppress(ProcessLookupError):
@@ -149,14 +121,14 @@ def test_a_full_disk_is_one_line_and_the_checkpoint_stays(root, tmp_path, limit)
     def dies():
         run_module._Training.evaluate = lambda *args: os._exit(9)
 
-    assert end(fork_run(words, tmp_path / "log", dies)) == 9
+    assert exit_code(fork_run(words, tmp_path / "log", dies)) == 9
     kept = (tmp_path / "run" / "checkpoints" / "last.pt").read_bytes()
     state = torch.load(tmp_path / "run" / "checkpoints" / "last.pt", weights_only=True)
     torch.save({**state, "step": 4}, tmp_path / "run" / "checkpoints" / "last.pt")
     kept = (tmp_path / "run" / "checkpoints" / "last.pt").read_bytes()
     assert len(kept) > 9000
     (tmp_path / "log").unlink()
-    code = end(fork_run(words, tmp_path / "log", lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))))
+    code = exit_code(fork_run(words, tmp_path / "log", lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))))
     said = own_lines(tmp_path / "log") if limit > 300 else ["error: no disk space left"]  # 300 bytes: not even room for the log
     assert code == 1 and len(said) == 1 and said[0].startswith("error: no disk space left"), said
     assert (tmp_path / "run" / "checkpoints" / "last.pt").read_bytes() == kept and not temporary_files(tmp_path / "run")
@@ -165,7 +137,7 @@ def test_a_full_disk_is_one_line_and_the_checkpoint_stays(root, tmp_path, limit)
 
 def test_a_fresh_run_on_a_full_disk(root, tmp_path):
     words = [*features_flags(root), "--steps", "12", "--log", str(tmp_path / "run")]
-    assert end(fork_run(words, tmp_path / "log", lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1500, 1500)))) == 1
+    assert exit_code(fork_run(words, tmp_path / "log", lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1500, 1500)))) == 1
     assert not (tmp_path / "run" / "config.json").exists() and not temporary_files(tmp_path / "run")
 
 
@@ -202,6 +174,6 @@ def test_features_that_two_runs_need_are_extracted_once(root, tmp_path, monkeypa
         setup.features_of = features_of
 
     children = [fork_run([*words, str(tmp_path / name)], tmp_path / f"{name}.log", counting) for name in ("one", "two")]
-    assert [end(child) for child in children] == [0, 0], (tmp_path / "one.log").read_text()
+    assert [exit_code(child) for child in children] == [0, 0], (tmp_path / "one.log").read_text()
     assert (tmp_path / "count").read_text() == "xx"  # source and target, by whoever came first
     assert (tmp_path / "one" / "model.safetensors").read_bytes() == (tmp_path / "two" / "model.safetensors").read_bytes()

@@ -121,6 +121,9 @@ class Method(nn.Module):
         backbone (torch.nn.Module): images or features to features, with ``out_features`` (tllib's contract)
         split (LabelSplit): the label sets; ``split.num_source`` is the width of the classifier
         hparams (Hparams): an instance of the method's own ``Hparams``
+
+    Shape:
+        - predict: images or features :math:`(N, *)` to a :class:`Prediction`
     """
 
     #: the method's hyper-parameters; subclasses replace it.

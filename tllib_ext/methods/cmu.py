@@ -76,16 +76,7 @@ def uncertainties(logits: Tensor) -> Tensor:
 
 
 class Cmu(Method):
-    """Adversarial training weighted by three calibrated uncertainties.
-
-    Args:
-        backbone (torch.nn.Module): G
-        split (LabelSplit): the label sets
-        hparams (CmuHparams): constants, see there
-
-    Shape:
-        - predict: images or features :math:`(N, *)` to a :class:`~tllib_ext.methods.base.Prediction`
-    """
+    """Adversarial training weighted by three calibrated uncertainties."""
 
     Hparams = CmuHparams
     hparams: CmuHparams

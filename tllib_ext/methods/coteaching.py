@@ -53,16 +53,7 @@ class CoTeachingHparams(Hparams):
 
 
 class CoTeaching(Method):
-    """Two heads, each trained on what the other one finds easy.
-
-    Args:
-        backbone (torch.nn.Module): G, shared by the heads
-        split (LabelSplit): the label sets
-        hparams (CoTeachingHparams): constants, see there
-
-    Shape:
-        - predict: images or features :math:`(N, *)` to a :class:`~tllib_ext.methods.base.Prediction`
-    """
+    """Two heads, each trained on what the other one finds easy."""
 
     Hparams = CoTeachingHparams
     hparams: CoTeachingHparams

@@ -54,13 +54,7 @@ class CredoHparams(DivergenceHparams):
 
 
 class Credo(Divergence):
-    """The paper's separation on corrected, weighted labels and estimated unknowns.
-
-    Args:
-        backbone (torch.nn.Module): G
-        split (LabelSplit): the label sets
-        hparams (CredoHparams): constants
-    """
+    """The paper's separation on corrected, weighted labels and estimated unknowns."""
 
     Hparams = CredoHparams
     hparams: CredoHparams

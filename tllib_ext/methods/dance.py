@@ -82,16 +82,7 @@ class DanceHparams(Hparams):
 
 
 class Dance(Method):
-    """Neighbourhood clustering and entropy separation.
-
-    Args:
-        backbone (torch.nn.Module): G
-        split (LabelSplit): the label sets
-        hparams (DanceHparams): constants, see there
-
-    Shape:
-        - predict: images or features :math:`(N, *)` to a :class:`~tllib_ext.methods.base.Prediction`
-    """
+    """Neighbourhood clustering and entropy separation."""
 
     Hparams = DanceHparams
     training_only = ("bank.",)

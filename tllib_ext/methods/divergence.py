@@ -106,16 +106,7 @@ PAPER_PRESET: Dict[str, object] = dict(
 
 
 class Divergence(Method):
-    """The paper's method.
-
-    Args:
-        backbone (torch.nn.Module): G
-        split (LabelSplit): the label sets
-        hparams (DivergenceHparams): constants, see there
-
-    Shape:
-        - predict: images or features :math:`(N, *)` to a :class:`~tllib_ext.methods.base.Prediction`
-    """
+    """The paper's method."""
 
     Hparams = DivergenceHparams
     presets = {"default": {}, "code": CODE_PRESET, "paper": PAPER_PRESET}

@@ -90,16 +90,7 @@ def sharpen(p: Tensor, temperature: float) -> Tensor:
 
 
 class DivideMix(Method):
-    """Two heads; each treats what the other finds wrong as unlabelled.
-
-    Args:
-        backbone (torch.nn.Module): G, shared by the heads
-        split (LabelSplit): the label sets
-        hparams (DivideMixHparams): constants, see there
-
-    Shape:
-        - predict: images or features :math:`(N, *)` to a :class:`~tllib_ext.methods.base.Prediction`
-    """
+    """Two heads; each treats what the other finds wrong as unlabelled."""
 
     Hparams = DivideMixHparams
     hparams: DivideMixHparams

@@ -45,13 +45,7 @@ class JoCoRHparams(CoTeachingHparams):
 
 
 class JoCoR(CoTeaching):
-    """Two heads that agree, trained on what both find easy.
-
-    Args:
-        backbone (torch.nn.Module): G, shared by the heads
-        split (LabelSplit): the label sets
-        hparams (JoCoRHparams): constants, see there
-    """
+    """Two heads that agree, trained on what both find easy."""
 
     Hparams = JoCoRHparams
     hparams: JoCoRHparams

@@ -70,16 +70,7 @@ class LeadHparams(Hparams):
 
 
 class Lead(Method):
-    """A source model, then pseudo-labels of the target by feature decomposition.
-
-    Args:
-        backbone (torch.nn.Module): G
-        split (LabelSplit): the label sets
-        hparams (LeadHparams): constants, see there
-
-    Shape:
-        - predict: images or features :math:`(N, *)` to a :class:`~tllib_ext.methods.base.Prediction`
-    """
+    """A source model, then pseudo-labels of the target by feature decomposition."""
 
     Hparams = LeadHparams
     hparams: LeadHparams

@@ -36,13 +36,7 @@ class _Inputs(nn.Identity):
 
 
 class Mixture(Method):
-    """Label model and target model; nothing is trained.
-
-    Args:
-        backbone (torch.nn.Module): G; a bottleneck on frozen features is left out
-        split (LabelSplit): the label sets
-        hparams (MixtureHparams): none
-    """
+    """Label model and target model; nothing is trained."""
 
     Hparams = MixtureHparams
     training_free = True

@@ -83,13 +83,7 @@ def jaccard(sets: Tensor) -> Tensor:
 
 
 class MLNet(OVANet):
-    """One-vs-all classifiers, neighbourhood invariance and cross-domain mixup.
-
-    Args:
-        backbone (torch.nn.Module): G
-        split (LabelSplit): the label sets
-        hparams (MLNetHparams): constants, see there
-    """
+    """One-vs-all classifiers, neighbourhood invariance and cross-domain mixup."""
 
     Hparams = MLNetHparams
     hparams: MLNetHparams

@@ -76,16 +76,7 @@ class OVANetHparams(Hparams):
 
 
 class OVANet(Method):
-    """One-vs-all classifiers whose "not this class" output detects unknown images.
-
-    Args:
-        backbone (torch.nn.Module): G
-        split (LabelSplit): the label sets
-        hparams (OVANetHparams): constants, see there
-
-    Shape:
-        - predict: images or features :math:`(N, *)` to a :class:`~tllib_ext.methods.base.Prediction`
-    """
+    """One-vs-all classifiers whose "not this class" output detects unknown images."""
 
     Hparams = OVANetHparams
     presets = {"default": {}, "code": {"decay_to_last": True}, "paper": {"ova_weight": 1.0, "eps": 0.0}}

@@ -66,16 +66,7 @@ class PpotHparams(Hparams):
 
 
 class Ppot(Method):
-    """Partial transport between source prototypes and target batches.
-
-    Args:
-        backbone (torch.nn.Module): G
-        split (LabelSplit): the label sets
-        hparams (PpotHparams): constants, see there
-
-    Shape:
-        - predict: images or features :math:`(N, *)` to a :class:`~tllib_ext.methods.base.Prediction`
-    """
+    """Partial transport between source prototypes and target batches."""
 
     Hparams = PpotHparams
     hparams: PpotHparams

@@ -68,16 +68,7 @@ class UniOTHparams(Hparams):
 
 
 class UniOT(Method):
-    """Unbalanced transport finds common classes, balanced transport clusters the rest.
-
-    Args:
-        backbone (torch.nn.Module): G
-        split (LabelSplit): the label sets
-        hparams (UniOTHparams): constants, see there
-
-    Shape:
-        - predict: images or features :math:`(N, *)` to a :class:`~tllib_ext.methods.base.Prediction`
-    """
+    """Unbalanced transport finds common classes, balanced transport clusters the rest."""
 
     Hparams = UniOTHparams
     hparams: UniOTHparams

@@ -56,13 +56,7 @@ class _NoBackbone(nn.Identity):
 
 
 class TllibMethod(Method):
-    """Cross entropy on the source and one of tllib's losses between the domains.
-
-    Args:
-        backbone (torch.nn.Module): G
-        split (LabelSplit): the label sets
-        hparams (TllibHparams): constants, see there
-    """
+    """Cross entropy on the source and one of tllib's losses between the domains."""
 
     Hparams = TllibHparams
     hparams: TllibHparams

@@ -45,3 +45,6 @@ def test_figures_survive_gaps():
     png_bytes(bars_figure([Table("t", ["a", "b"], ["X"], {})], "OS"))
     lines = {"divergence": [(0.0, Stat(0.5, 0.1, 2)), (0.2, Stat(0.4, None, 1))], "other $x": []}
     assert png_bytes(lines_figure([Panel("p", "x", lines)] * 3, "OS", columns=2))
+    percent, plain = lines_figure([Panel("p", "x", lines), Panel("p", "x", lines, "loss", 1.0)], "OS").axes
+    assert (percent.get_ylabel(), plain.get_ylabel()) == ("OS", "loss")
+    assert [100 * y for y in plain.lines[0].get_ydata()] == list(percent.lines[0].get_ydata())

@@ -22,6 +22,13 @@ __all__ = ["compare", "run_grid", "noise_table", "legend"]
 
 #: settings that a legend names.
 _STATED = ("arch", "steps", "batch_size", "split", "seed", "noise_seed")
+#: what the figure of curves shows beside the table's metric: label and factor.
+_CURVES = {
+    "h_score": ("H-score in %", 100.0),
+    "train_loss": ("training loss", 1.0),
+    "train_kept": ("source kept in %", 100.0),
+    "train_known": ("target taken as known in %", 100.0),
+}
 
 
 def compare(grid: Grid) -> int:
@@ -36,9 +43,11 @@ def compare(grid: Grid) -> int:
         print(to_text(table), end="\n\n")
     name = DEFINITIONS[options.metric].partition(":")[0] if ":" in DEFINITIONS[options.metric] else options.metric
     figures = {"comparison": png_bytes(bars_figure(tables, f"{name} in %"))}
-    panels = [panel for noise in grid.noises if (panel := _curves(records, noise, grid)).lines]
+    # A row of panels for each quantity that some method recorded, a column for each noise.
+    curves = {key: [_curves(records, noise, grid, key) for noise in grid.noises] for key in (options.metric, *_CURVES)}
+    panels = [panel for row in curves.values() if any(found.lines for found in row) for panel in row]
     if panels:
-        figures["curves"] = png_bytes(lines_figure(panels, f"{name} in %"))
+        figures["curves"] = png_bytes(lines_figure(panels, f"{name} in %", columns=len(grid.noises)))
     paths = write_comparison(grid.out, "comparison", f"{name} on {grid.domains.data}", tables, records, grid.command,
                              figures, notes)  # fmt: skip
     for note in notes:
@@ -61,20 +70,20 @@ def run_grid(grid: Grid, cells: Sequence[Cell]) -> Tuple[List[Record], List[str]
     return read_records(cells, grid.out), [f"failed: {cell.name}: {error}" for cell, error in failed]
 
 
-def _curves(records: Sequence[Record], noise: Noise, grid: Grid) -> Panel:
-    """The metric at every evaluation, over tasks and seeds; no line for a method that was evaluated once."""
+def _curves(records: Sequence[Record], noise: Noise, grid: Grid, key: str) -> Panel:
+    """One quantity at every evaluation, over tasks and seeds; no line for a method that was evaluated once."""
     lines: Dict[str, List[Tuple[float, Stat]]] = {}
     for variant in grid.variants:
         values: Dict[int, List[float]] = {}
         for record in records:
             if (record["noise"], record["row"]) == (noise.label, variant.label) and "error" not in record:
                 for line in read_json_lines(grid.out / "cells" / record["cell"] / "results.jsonl"):
-                    if line.get(grid.options.metric) is not None:
-                        values.setdefault(line["step"], []).append(line[grid.options.metric])
+                    if line.get(key) is not None:
+                        values.setdefault(line["step"], []).append(line[key])
         points = [(float(step), found) for step, some in sorted(values.items()) if (found := stat(some))]
         if len(points) > 1:
             lines[variant.label] = points
-    return Panel(noise.label, "step", lines)
+    return Panel(noise.label, "step", lines, *_CURVES.get(key, ()))
 
 
 def noise_table(records: Sequence[Record], noise: Noise, metric: str, grid: Grid) -> Table:

@@ -58,11 +58,13 @@ def bars_figure(tables: Sequence[Table], axis: str) -> Figure:
 
 
 class Panel(NamedTuple):
-    """One pair of axes: title, horizontal axis, and per row its points."""
+    """One pair of axes: title, horizontal axis, per row its points; vertical axis (default: the figure's) and its factor."""
 
     title: str
     axis: str
     lines: Dict[str, List[Tuple[float, Stat]]]
+    vertical: str = ""
+    factor: float = 100.0
 
 
 def lines_figure(panels: Sequence[Panel], axis: str, columns: int = 3, highlight: str = "divergence") -> Figure:
@@ -84,14 +86,14 @@ def lines_figure(panels: Sequence[Panel], axis: str, columns: int = 3, highlight
             if not points:
                 continue
             xs = [x for x, _ in points]
-            means = [100 * found.mean for _, found in points]
-            spread = [100 * (found.std or 0.0) for _, found in points]
+            means = [panel.factor * found.mean for _, found in points]
+            spread = [panel.factor * (found.std or 0.0) for _, found in points]
             bold = name == highlight
             colour = BLUE if bold else COLOURS[names.index(name) % len(COLOURS)]
             ax.plot(xs, means, marker="o", ms=3, lw=2.2 if bold else 1.2, color=colour, label=plain(name), zorder=2 + bold)
             low, high = zip(*((mean - s, mean + s) for mean, s in zip(means, spread)))
             ax.fill_between(xs, low, high, color=colour, alpha=0.15, lw=0)
-        finish(ax, plain(panel.title), plain(panel.axis), plain(axis))
+        finish(ax, plain(panel.title), plain(panel.axis), plain(panel.vertical or axis))
     for ax in axes[len(panels) :]:
         ax.remove()
     if len(names) > 1:

@@ -25,6 +25,7 @@ VALIDATORS: Dict[str, Validator] = {
     "val_source_accuracy": Validator(
         "share of source images with their label, the corrected one where the method has a label model; training images", True
     ),
+    "val_held_out_accuracy": Validator("share of the source images kept back from training with their given label", True),
     "val_dev": Validator("error on the source weighted by the density ratio of target and source (You et al. 2019)", False),
     "val_agreement": Validator("share of target images to which all heads give the same class", True),
     "val_separation": Validator("distance of known and unknown target samples in the target model, in sd", True),

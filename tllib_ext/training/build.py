@@ -54,6 +54,7 @@ class RunParts:
         given (RunConfig): the configuration as the caller made it
         config (RunConfig): the same with every default filled in
         skipped_images (list of str): unreadable images that are left out
+        held_out (Domain, optional): source images that are kept back from training
     """
 
     given: RunConfig
@@ -66,6 +67,7 @@ class RunParts:
     frozen: Optional[nn.Module]
     device: torch.device
     skipped_images: List[str]
+    held_out: Optional[Domain] = None
 
     def record(self) -> Record:
         """What ``config.json`` holds: every setting, and what was found for it in the data."""
@@ -92,6 +94,8 @@ class RunParts:
         """End the processes that decode images."""
         self.source.close()
         self.target.close()
+        if self.held_out is not None:
+            self.held_out.close()
 
 
 def _digest(view: Any, root: Optional[str]) -> str:
@@ -137,7 +141,9 @@ def build(given: RunConfig) -> RunParts:
     source_view = UniversalView(data.source, data.split, "source")
     if config.long_tail is not None:
         source_view = long_tail(source_view, config.long_tail, config.noise_seed)
-    noisy = _draw_noise(config, data, source_view, device)
+    noisy, kept_back = _draw_noise(config, data, source_view, device), None
+    if config.hold_out:
+        noisy, kept_back = noisy.hold_out(config.hold_out, config.seed)
     target_view = UniversalView(data.target, data.split, "target")
     for name, size in ((data.source_name, len(noisy)), (data.target_name, len(target_view))):
         try:
@@ -155,7 +161,12 @@ def build(given: RunConfig) -> RunParts:
         raise UserError("batch_size=1: batch normalisation needs at least two samples per batch: choose batch_size=2 or more")
     if config.compile:
         compile_network(method.backbone, device, tqdm.write if rank() == 0 else str)
-    return RunParts(given, config, data, noisy, source, target, method, frozen, device, skipped)
+    held = None
+    if kept_back is not None:
+        held = Domain(kept_back, device, *(() if data.is_features else _images(config, data, kept_back, 0)))
+        if frozen is not None:
+            held.use_features(torch.from_numpy(_frozen_features(config, data, held, frozen, data.source_name)))
+    return RunParts(given, config, data, noisy, source, target, method, frozen, device, skipped, held)
 
 
 def _save_memory(config: RunConfig, backbone: nn.Module, trained: bool) -> None:

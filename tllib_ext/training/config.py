@@ -206,6 +206,9 @@ class RunConfig(SettingsRecord):
         metavar="N",
         **_free,
     )
+    hold_out: float = _training(
+        0.0, RATE, "share of the source images of each label that is kept back from training, for validators", metavar="SHARE"
+    )
     seed: int = _training(0, SEED, "of the initial weights, batches and augmentation", metavar="N", basic=True)
     device: str = _training("auto", TEXT, "auto, cpu, cuda, cuda:1, mps", metavar="NAME", **_free)
     deterministic: bool = _training(

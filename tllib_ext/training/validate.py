@@ -22,15 +22,16 @@ SAMPLES = 500
 def validators(parts: RunParts, prediction: Prediction) -> Dict[str, Optional[float]]:
     """Every validator that the method allows, by its key in ``results.jsonl``; every process takes part."""
     method, seed = parts.method, parts.config.seed
-    here, there = (choose(len(domain), SAMPLES, seed) for domain in (parts.source, parts.target))
+    labelled = parts.source if parts.held_out is None else parts.held_out
+    here, there = (choose(len(domain), SAMPLES, seed) for domain in (labelled, parts.target))
     probs = np.asarray(prediction.probs)
     found: Dict[str, Optional[float]] = {"val_entropy": mean_entropy(probs), "val_snd": snd(probs[there])}
     model = getattr(method, "label_model", None)
-    labels = parts.noisy.targets if model is None else model.corrected
+    labels = labelled.view.targets if model is None or parts.held_out is not None else model.corrected
     with_features = lambda x: (method.backbone(x), method.predict(x).probs)  # noqa: E731
-    source, guessed = over_domain(with_features, method, Subset(parts.source, here), 128)
+    source, guessed = over_domain(with_features, method, Subset(labelled, here), 128)
     wrong = guessed.argmax(1) != labels[here]
-    found["val_source_accuracy"] = float(1 - wrong.mean())
+    found["val_source_accuracy" if parts.held_out is None else "val_held_out_accuracy"] = float(1 - wrong.mean())
     heads = getattr(method, "heads", None)
     if isinstance(heads, Heads):
 

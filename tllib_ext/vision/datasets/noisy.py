@@ -1,5 +1,6 @@
 """Simulated label noise: the transition matrix, how labels are drawn from it, and the view that has them."""
 
+import copy
 import inspect
 from typing import Callable, Dict, List, Mapping, Optional, Tuple, Union, cast
 
@@ -186,6 +187,27 @@ class NoisyLabels:
         #: the expected share of wrong labels in this list, and the share that is wrong
         self.rate = float(1.0 - np.append(self.transition.diagonal(), 0.0)[clean].mean())  # an image of no class is never right
         self.realised_rate = float(self.is_flipped.mean())
+
+    def subset(self, chosen: np.ndarray) -> "NoisyLabels":
+        """The same labels of the images at the positions ``chosen``."""
+        part, view = copy.copy(self), cast(UniversalView, self.view)
+        part.view = view.subset(chosen)
+        for name in ("targets", "clean_targets", "is_flipped", "truth", "votes", "agreement"):
+            if getattr(self, name, None) is not None:
+                setattr(part, name, getattr(self, name)[chosen])
+        part.realised_rate = float(part.is_flipped.mean())
+        return part
+
+    def hold_out(self, share: float, seed: int = 0) -> "Tuple[NoisyLabels, NoisyLabels]":
+        """Two parts: the images to train on, and ``share`` of the images of each given label, rounded down."""
+        order, held = np.random.default_rng(seed).permutation(len(self)), np.zeros(len(self), dtype=bool)
+        for label in np.unique(self.targets):
+            members = order[self.targets[order] == label]
+            held[members[: int(share * len(members))]] = True
+        if not held.any():
+            least = int(np.ceil(1 / share))
+            raise UserError(f"hold_out={share}: no label has {least} images, so that none is kept back; choose a larger share")
+        return self.subset(np.flatnonzero(~held)), self.subset(np.flatnonzero(held))
 
     @property
     def realised_transition(self) -> np.ndarray:

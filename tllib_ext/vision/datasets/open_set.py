@@ -1,5 +1,6 @@
 r"""Changes of the source list itself: images of no class that have labels of known classes, and a long tail."""
 
+import copy
 from typing import List, Optional, Tuple, Union, cast
 
 import numpy as np
@@ -38,6 +39,13 @@ class OpenSetView:
         self.features: Optional[np.ndarray] = None
         if known.features is not None:
             self.features = np.concatenate([known.features, _features(foreign)[chosen]])
+
+    def subset(self, chosen: np.ndarray) -> "OpenSetView":
+        """The same view of the images at the positions ``chosen``."""
+        part = copy.copy(self)
+        part.paths, part.targets, part.given = [self.paths[i] for i in chosen], self.targets[chosen], self.given[chosen]
+        part.features = None if self.features is None else self.features[chosen]
+        return part
 
     def path(self, index: int) -> str:
         """The file of sample ``index``."""

@@ -86,7 +86,7 @@ def test_some_samples_are_dropped_late_in_a_stage():
 
 def test_a_stage_begins_with_new_layers_and_the_old_outputs():
     method, (source, target) = build(FeatureBottleneck(6, 8)), next(batches())
-    features = method._context.target_features()
+    features = method.context.target_features()
     expected = method.head(method.bottleneck(features)).softmax(1).detach()
     before = {name: value.clone() for name, value in method.named_parameters()}
     play = SGDPlayers(method.players(), lr=0.0, total_steps=STEPS)
@@ -123,5 +123,3 @@ def test_settings():
         GearNetHparams(stages=4)
     with pytest.raises(UserError, match="source_features"):
         GearNet(Tiny(), SPLIT).prepare(Context(steps=3))
-    hp = GearNet.configure("dann", {})
-    assert (hp.warmup, hp.trade_off, hp.entropy_weight) == (1.0, 0.5, 0.0)

@@ -23,7 +23,7 @@ here the second term is 0, and every image unknown.
 
 import warnings
 from dataclasses import dataclass
-from typing import Dict, FrozenSet, List, NamedTuple, Optional, Sequence
+from typing import Dict, List, NamedTuple, Optional, Sequence
 
 import numpy as np
 import torch
@@ -181,6 +181,7 @@ class Dcc(Method):
     presets = {"default": {}, "code": {"warmup": 0.0, "small_start": True, "starts": 10}}
     training_only = ("codes.", "history")
     threshold = 0.0
+    context: Context
     centres: Tensor
     classes: Tensor
     history: Tensor
@@ -194,18 +195,16 @@ class Dcc(Method):
         self.register_buffer("centres", torch.zeros(k * hp.most, hp.width))
         self.register_buffer("classes", torch.full((k * hp.most,), ABSENT))
         self.register_buffer("history", torch.zeros(2, dtype=torch.long))  # the last two numbers of clusters
-        self._context, self._first = Context(steps=1), 1
-        self._rounds: FrozenSet[int] = frozenset()
+        self._first, self._rounds = 1, frozenset([0])
 
     def players(self) -> Dict[str, List[ParamGroup]]:
         return {"G": self.backbone_groups(), "C": [{"params": [*self.embed.parameters(), *self.head.parameters()]}]}
 
     def prepare(self, context: Context) -> None:
-        if context.target_features is None or context.source_features is None or context.source_labels is None:
-            raise UserError("DCC needs all images: pass source_features, target_features and source_labels")
-        self._context, self._first = context, round(self.hparams.warmup * context.steps)
-        length, rounds = context.steps - self._first, self.hparams.rounds
-        self._rounds = frozenset(self._first + length * i // rounds for i in range(rounds))
+        super().prepare(context)
+        context.need("source_features", "source_labels", "target_features")
+        self._first = round(self.hparams.warmup * context.steps)
+        self._rounds = frozenset(context.rounds(self.hparams.rounds, self._first))
         self.codes.resize(context.num_target)
 
     def update(self, source: Batch, target: Batch, step: int, play: Players) -> Dict[str, Tensor]:
@@ -220,7 +219,7 @@ class Dcc(Method):
         if step >= self._first:
             z_t, code = self.embed(self.backbone(target.x)), self.codes.rows[target.index, 0].long()
             terms["classes"] = hp.lam * self._discrepancy(z_s, source.labels, z_t, code)
-            weight = np.exp(-hp.gamma * (1 - 0.6 * step / self._context.steps))  # reference: 3000 steps of 5000
+            weight = np.exp(-hp.gamma * (1 - 0.6 * step / self.steps))  # reference: 3000 steps of 5000
             terms["clusters"] = weight * self._regularise(F.normalize(z_t.to(self.centres), dim=1), code)
         play.descend(terms, "G", "C")
         return {"loss": terms["source"].detach(), **{name: value.detach() for name, value in terms.items() if name != "source"}}
@@ -241,20 +240,18 @@ class Dcc(Method):
         stay = (self.centres * batch).sum(1, keepdim=True)
         moved = F.normalize(stay * self.centres + (1 - stay) * batch, dim=1)
         self.centres.copy_(torch.where(members.sum(1, keepdim=True) > 0, moved, self.centres))
-        logits = (u @ self.centres.t() / self.hparams.temperature).masked_fill(self.classes == ABSENT, -torch.inf)
+        logits = (u @ self.centres.t() / self.hparams.temperature).masked_fill(self.classes == ABSENT, -1e4)
         return pooled_mean(F.cross_entropy(logits, code, reduction="none"))
 
     @torch.no_grad()
     def _cluster(self) -> None:
         """One round, in evaluation mode and on the host."""
-        hp, k, context = self.hparams, self.split.num_source, self._context
-        if context.target_features is None or context.source_features is None or context.source_labels is None:
-            return
+        hp, k, context = self.hparams, self.split.num_source, self.context
         self.embed.eval()
-        s, t = (F.normalize(self.embed(f().to(self.centres)), dim=1).cpu().double().numpy()
-                for f in (context.source_features, context.target_features))  # fmt: skip
+        s, t = (F.normalize(self.embed(context.whole(domain).to(self.centres)), dim=1).cpu().double().numpy()
+                for domain in ("source", "target"))  # fmt: skip
         self.embed.train()
-        labels, weights = context.source_labels, context.source_weights
+        labels, weights = np.asarray(context.source_labels), context.source_weights
         members = np.eye(k)[labels] if weights is None else np.eye(k)[labels] * weights[:, None]
         means = members.T @ s
         centroids = means / np.maximum(np.linalg.norm(means, axis=1, keepdims=True), 1e-12)

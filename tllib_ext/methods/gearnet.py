@@ -12,8 +12,9 @@ Ours differs from the authors' code in this: q is the output at the end of the s
 augmentation (the code takes the network that was best on *target labels*, which so enter the training); the run is as long as
 any other, so that there are three stages in place of ten; the last stage is even and its last step is the result (the code
 reports the best epoch of the best stage on target labels). On frozen features a stage also begins with a new bottleneck; a
-trained backbone goes on through the stages (the code never trains it: preset ``code``). Preset ``dann`` has DANN in place of
-TCL. The paper has closed label sets; here target images of high entropy are unknown, and have no label in odd stages.
+trained backbone goes on through the stages (the code never trains it: preset ``code``). With ``trade_off=0.5
+entropy_weight=0 warmup=1`` DANN takes the place of TCL. The paper has closed label sets; here target images of high entropy are
+unknown, and have no label in odd stages.
 """
 
 import math
@@ -69,24 +70,18 @@ class GearNet(Tcl):
 
     Hparams = GearNetHparams
     hparams: GearNetHparams
-    presets = {
-        "default": {},
-        "code": dict(freeze=True, init="normal", stages=9),
-        "dann": dict(trade_off=0.5, entropy_weight=0.0, warmup=1.0),
-    }
+    presets = {"default": {}, "code": dict(freeze=True, init="normal", stages=9)}
     training_only = ("old_source.", "old_target.")
+    context: Context
 
     def __init__(self, backbone: nn.Module, split: LabelSplit, hparams: Optional[GearNetHparams] = None):
         super().__init__(backbone, split, hparams)
         k = split.num_source
         self.old_source, self.old_target = SampleRows(k), SampleRows(k)  # q of every image
-        self._context = Context(steps=1)
 
     def prepare(self, context: Context) -> None:
         super().prepare(context)
-        if context.target_features is None or context.source_features is None:
-            raise UserError("GearNet needs all images: pass source_features and target_features")
-        self._context = context
+        context.need("source_features", "target_features")
         self.old_source.resize(context.num_source)
         self.old_target.resize(context.num_target)
 
@@ -136,11 +131,9 @@ class GearNet(Tcl):
     @torch.no_grad()
     def _begin(self, stage: int) -> None:
         """Keep what the network says of all images, then start with new layers, the same ones in every process."""
-        context = self._context
-        if context.target_features is None or context.source_features is None:
-            return
-        for old, features in ((self.old_source, context.source_features), (self.old_target, context.target_features)):
-            old.rows.copy_(self.head(self.bottleneck(features().to(old.rows))).softmax(1))
+        context = self.context
+        for old, domain in ((self.old_source, "source"), (self.old_target, "target")):
+            old.rows.copy_(self.head(self.bottleneck(context.whole(domain).to(old.rows))).softmax(1))
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(context.seed * 1000 + stage)
             for part in (self.backbone if isinstance(self.backbone, FeatureBottleneck) else None, self.bottleneck, self.head,

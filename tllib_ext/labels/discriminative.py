@@ -13,7 +13,7 @@ import numpy as np
 
 from tllib_ext.labels.em import softmax
 
-__all__ = ["Ridge", "Views", "fit_views", "tune_views"]
+__all__ = ["Ridge", "Views", "best_temperature", "fit_views", "tune_views"]
 
 _PENALTIES = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2)  # times the total variance
 _TEMPERATURES = np.geomspace(0.01, 1.0, 24)
@@ -25,7 +25,7 @@ def log_likelihood(p: np.ndarray, y: np.ndarray) -> float:
     return float(np.log(np.maximum(p[np.arange(len(y)), y], 1e-12)).sum(dtype=np.float64))
 
 
-def _best_temperature(scores: np.ndarray, y: np.ndarray, grid: np.ndarray = _TEMPERATURES) -> Tuple[float, float]:
+def best_temperature(scores: np.ndarray, y: np.ndarray, grid: np.ndarray = _TEMPERATURES) -> Tuple[float, float]:
     """The largest log-likelihood of the labels, and the temperature at which it is reached."""
     return max((log_likelihood(softmax(scores, t), y), float(t)) for t in grid)
 
@@ -77,7 +77,7 @@ class Ridge:
         found = []
         for penalty in _PENALTIES:
             self._penalise(penalty)
-            found.append((*_best_temperature(self.left_out(z, y), y), penalty))
+            found.append((*best_temperature(self.left_out(z, y), y), penalty))
         self.log_likelihood, self.temperature, self.penalty = max(found)
         self._penalise(self.penalty)
 
@@ -140,5 +140,5 @@ def fit_views(g: np.ndarray, z: np.ndarray, y: np.ndarray, classes: int) -> View
 
 def tune_views(sums: np.ndarray, ridge: Ridge, g: np.ndarray, z: np.ndarray, y: np.ndarray) -> Views:
     """Both views with the temperatures that fit the given samples best."""
-    views = Views(sums, ridge, _best_temperature(prototype_scores(sums, g, y), y)[1], 1.0)
-    return views._replace(pool=_best_temperature(views._joined(g, z, y), y, _POOLS)[1])
+    views = Views(sums, ridge, best_temperature(prototype_scores(sums, g, y), y)[1], 1.0)
+    return views._replace(pool=best_temperature(views._joined(g, z, y), y, _POOLS)[1])

@@ -1,4 +1,4 @@
-"""Groups of near-duplicates: samples whose features point in almost the same direction."""
+"""Near-duplicates: samples whose features point in almost the same direction; and copies, whose features are equal."""
 
 from typing import Iterator, List, Tuple
 
@@ -8,10 +8,11 @@ from scipy.sparse.csgraph import connected_components
 
 from tllib_ext.labels.embedding import chunks
 
-__all__ = ["near_duplicates"]
+__all__ = ["distinct_samples", "near_duplicates"]
 
 _EXACT = 20_000  # up to so many samples all pairs are compared
 _BITS, _TABLES, _BUCKET = 14, 8, 2048
+_COPIED = 0.98  # share of equal rows that agree with the first of them in the label, from which on the labels were copied too
 
 
 def near_duplicates(x: np.ndarray, cosine: float = 0.98, seed: int = 0) -> np.ndarray:
@@ -63,3 +64,37 @@ def _likely_pairs(unit: np.ndarray, seed: int) -> Iterator[Tuple[np.ndarray, np.
         for bucket in np.split(order, np.flatnonzero(np.diff(code[order])) + 1):
             for part in chunks(len(bucket), _BUCKET):
                 yield bucket[part], bucket[part]
+
+
+def distinct_samples(x: np.ndarray, y: np.ndarray) -> Tuple[np.ndarray, np.ndarray]:
+    r"""The samples to fit a label model to, and which of them stands for each sample.
+
+    A copy with the same label predicts the label of its original, right or wrong, so one of them is enough. Where equal
+    rows have different labels, the labels were given independently (or the features are coarse), and all samples count.
+
+    Args:
+        x (numpy.ndarray): features
+        y (numpy.ndarray): labels, 0..K-1
+
+    Shape:
+        - x: :math:`(N, D)`, y: :math:`(N,)`; Outputs: :math:`(M,)`, :math:`(N,)`
+
+    Examples::
+
+        >>> kept, place = distinct_samples(np.array([[1.0], [2.0], [1.0]]), np.array([0, 1, 0]))
+        >>> kept.tolist(), place.tolist()
+        ([0, 1], [0, 1, 0])
+    """
+    factors = np.random.default_rng(0).integers(1 << 62, size=x.shape[1], dtype=np.uint64) | np.uint64(1)
+    key = np.empty(len(x), dtype=np.uint64)
+    for part in chunks(len(x), 1024):
+        bits = (np.ascontiguousarray(x[part], dtype=np.float32) + np.float32(0)).view(np.uint32)  # + 0: -0.0 equals 0.0
+        key[part] = (bits * factors).sum(1, dtype=np.uint64)
+    _, first, group = np.unique(key, return_index=True, return_inverse=True)
+    everything = np.arange(len(x))
+    copy = first[group] != everything
+    if not copy.any() or (y[first[group]] == y)[copy].mean() < _COPIED:
+        return everything, everything
+    _, kept, place = np.unique(group * (int(y.max()) + 1) + y, return_index=True, return_inverse=True)
+    order = np.argsort(kept)
+    return kept[order], np.argsort(order)[place]

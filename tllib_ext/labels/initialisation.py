@@ -1,7 +1,7 @@
 r"""Initial responsibilities: k-means clusters merged by features and label histograms, and their matching to labels."""
 
 import warnings
-from typing import Dict, Sequence, Tuple
+from typing import Dict, List, Sequence, Tuple
 
 import numpy as np
 from scipy.optimize import linear_sum_assignment
@@ -12,7 +12,8 @@ from threadpoolctl import threadpool_limits
 
 from tllib_ext.labels.em import expected_counts
 
-__all__ = ["GroupObjective", "match_clusters", "order_by_label", "initial_responsibilities", "cluster_totals", "rate_log_prior"]
+__all__ = ["GroupObjective", "match_clusters", "order_by_label", "initial_responsibilities", "cluster_totals", "rate_log_prior",
+           "renamed_rates"]  # fmt: skip
 
 _LAMBDA = 0.1  # Dirichlet parameter of a cluster's label histogram: few labels per cluster
 _RIGHT = 0.6  # prior mean of the share of right labels in a class: more often right than not
@@ -40,6 +41,24 @@ def match_clusters(counts: np.ndarray) -> np.ndarray:
     wrong = cells.sum(1, keepdims=True) - cells + gammaln(rest) - gammaln(total - counts + rest)
     right = betaln(a + counts, b + total - counts) - betaln(a, b)
     return linear_sum_assignment(-(right + wrong))[1]
+
+
+def renamed_rates(counts: np.ndarray) -> List[float]:
+    r"""Rates of the readings in which class k, for each k, or every class has another name, with as few wrong labels as possible.
+
+    Names of classes are known from the labels alone, so a reading whose rate is hardly higher is hardly less plausible.
+
+    Examples::
+
+        >>> [round(rate, 2) for rate in renamed_rates(np.array([[6.0, 4.0], [4.0, 6.0]]))]
+        [0.6, 0.6, 0.6]
+    """
+    rows, total, rates = np.arange(len(counts)), counts.sum(), []
+    for k in (*rows, rows):
+        allowed = counts.copy()
+        allowed[k, k] = -total
+        rates.append(float(1 - counts[rows, linear_sum_assignment(-allowed)[1]].sum() / total))
+    return rates
 
 
 def rate_log_prior(r: np.ndarray, bounds: np.ndarray) -> float:

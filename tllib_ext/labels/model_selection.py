@@ -5,7 +5,8 @@ from typing import Dict, List, Optional, Tuple
 
 import numpy as np
 
-from tllib_ext.labels.em import STRUCTURES, EMStep, em_steps
+from tllib_ext.labels.discriminative import best_temperature
+from tllib_ext.labels.em import STRUCTURES, EMStep, em_steps, leave_one_out_cosine
 from tllib_ext.labels.embedding import Axes, evenly_spaced
 from tllib_ext.labels.initialisation import rate_log_prior
 from tllib_ext.typing import Record
@@ -19,12 +20,14 @@ __all__ = [
     "cross_validate",
     "label_folds",
     "noise_free_candidate",
+    "overlap_margin",
 ]
 
 _FIRST = 3  # earlier steps still depend on the initialisation, which has seen every label
 _STEPS = 16
 _FOLDS = 4
 _FOLD_STEPS = 6
+_OVERLAP = np.geomspace(0.01, 3.0, 40)  # temperatures of classes that overlap
 
 
 @dataclass
@@ -128,6 +131,21 @@ def noise_free_candidate(data: SortedSamples, seed: int) -> Candidate:
     candidate = Candidate("shared", "trust", best, [])
     cross_validate(data, candidate, seed, 1)
     return candidate
+
+
+def overlap_margin(data: SortedSamples, candidate: Candidate) -> Tuple[float, float]:
+    r"""Nats by which a noise model explains the labels better than its own prototypes do without noise, and the share of
+    samples that the features leave undecided, :math:`1 - E \max_k p_{ik}`.
+
+    The prototypes of a noise model may predict labels better than those of the given labels although nothing speaks for its
+    noise: sharp classes with wrong labels and overlapping classes with right ones, a larger temperature, then explain the
+    labels equally well.
+    """
+    best = candidate.best
+    r, structure = best.responsibilities, STRUCTURES[candidate.structure]
+    step = next(em_steps(data.g, data.y, data.bounds, r, structure, 1, best.temperature, similar=best.similar))
+    without = best_temperature(leave_one_out_cosine(data.g, r), data.y, _OVERLAP)[0]
+    return step.log_likelihood - without, float(1 - step.probabilities.max(1).mean())
 
 
 def label_folds(data: SortedSamples, seed: int) -> np.ndarray:

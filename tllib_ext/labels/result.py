@@ -1,6 +1,6 @@
 """What :func:`~tllib_ext.labels.transition.estimate_labels` returns, and how it is made from a posterior."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
@@ -61,6 +61,21 @@ class LabelModel:
         if self.out_of_sample.shape != self.responsibilities.shape:  # of an earlier release
             return self.responsibilities
         return self.out_of_sample if self.start == "trust" else (self.responsibilities + self.out_of_sample) / 2
+
+    def of_copies(self, place: np.ndarray, y: np.ndarray) -> "LabelModel":
+        """The model of samples with the labels ``y`` that are copies of the samples at ``place``."""
+        r = self.responsibilities[place]
+        rate = float(1 - r[np.arange(len(y)), y].mean(dtype=np.float64))
+        low, high = (float(np.clip(bound + rate - self.rate, 0, 1)) for bound in self.rate_interval)
+        return replace(
+            self,
+            responsibilities=r,
+            corrected=self.corrected[place],
+            confidence=self.confidence[place],
+            rate=rate,
+            rate_interval=self.rate_interval if self.start == "trust" else (low, high),
+            out_of_sample=self.out_of_sample[place],
+        )
 
     def summary(self, names: Optional[Sequence[str]] = None) -> str:
         """A few lines for a log; classes by their ``names``, or by number."""

@@ -32,21 +32,24 @@ Near pair noise 0.5 condition (4) depends on a few samples: the two directions o
 classes whose features coincide cannot be distinguished from one class with noisy labels, nor two kinds of one class from two.
 """
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple, Optional, Tuple, cast
 
 import numpy as np
 
 from tllib_ext.errors import UserError
 from tllib_ext.labels.discriminative import Ridge, Views, fit_views
-from tllib_ext.labels.em import EMStep, posterior
+from tllib_ext.labels.duplicates import distinct_samples
+from tllib_ext.labels.em import EMStep, expected_counts, posterior
 from tllib_ext.labels.embedding import Axes, principal_axes
-from tllib_ext.labels.initialisation import initial_responsibilities, order_by_label
+from tllib_ext.labels.initialisation import initial_responsibilities, order_by_label, renamed_rates
 from tllib_ext.labels.model_selection import (
     SortedSamples,
     cross_validate,
     fit_structure,
     label_folds,
     noise_free_candidate,
+    overlap_margin,
     run_em,
     select_rank,
 )
@@ -61,6 +64,7 @@ __all__ = ["FittedViews", "LabelModel", "checked", "estimate_labels", "fit_label
 
 _MANY = 150  # from so many classes on, only the class-conditional structures and the labels as initialisation are tried
 _MARGIN = 5.0  # nats by which noise must explain hidden labels better than no noise does
+_UNDECIDED = 100.0  # nats of evidence per share of samples that features leave undecided: else EM finds noise in weak features
 
 
 def estimate_labels(
@@ -116,6 +120,11 @@ def fit_labels(
         )
     if len(present) == 1:  # nothing to compare with
         return make_model(np.ones((len(y), 1), dtype=np.float32), y, present, num_classes, None), None
+    kept, place = distinct_samples(x, y)
+    if len(kept) < len(y):
+        earlier = None if previous is None else replace(previous, responsibilities=previous.responsibilities[kept])
+        model, fitted = fit_labels(x[kept], y[kept], num_classes, seed, earlier, limit)
+        return model.of_copies(place, y), fitted
     axes = principal_axes(x, len(present), seed)
     coordinates = axes.project(x)
     order = np.lexsort((coordinates[:, 0], y_small))  # results do not depend on the order of the samples
@@ -144,7 +153,11 @@ def fit_labels(
     trust = noise_free_candidate(part, seed)
     ridge = Ridge.held_out(part.z, part.y, len(present), label_folds(part, seed))
     winner = max((candidates[0] for candidates in found), key=lambda c: c.held_out)
-    winner = winner if winner.held_out > max(trust.held_out, ridge) + _MARGIN else trust
+    margin = winner.held_out - max(trust.held_out, ridge)
+    if margin > _MARGIN:
+        overlap, undecided = overlap_margin(part, winner)
+    if margin <= _MARGIN or margin + overlap < _UNDECIDED * undecided:
+        winner = trust
     table = [candidate.row(part) for candidate in sum(found, []) + [trust]]
     table.append({"structure": "shared", "start": "trust, ridge regression", "held_out": ridge})
 
@@ -158,9 +171,9 @@ def fit_labels(
             r = posterior(data.g, data.y, best.responsibilities.T @ part.g, best.transition, best.temperature, best.similar)
             winner.best, trace = run_em(data, r, winner.structure, best.temperature)
             winner.trace += trace
-        p, r = winner.best.probabilities, winner.best.responsibilities
-        interval, known = rate_bounds(p, data.wrong_probability(r), winner.rate_std)
-        r = order_by_label(r, data.bounds)
+        r = order_by_label(winner.best.responsibilities, data.bounds)
+        renamed = renamed_rates(expected_counts(r, data.bounds)) if few else []
+        interval, known = rate_bounds(winner.best.probabilities, data.wrong_probability(r), winner.rate_std, renamed)
     back = np.empty((2, *r.shape), dtype=np.float32)
     back[:, order] = r, predicted
     model = make_model(back[0], y, present, num_classes, winner)
@@ -180,7 +193,8 @@ def checked(features: Values, labels: Values, num_classes: int) -> Tuple[np.ndar
         raise UserError(f"labels are {y.dtype}: expected integers 0..{num_classes - 1}")
     if y.min() < 0 or y.max() >= num_classes:
         raise UserError(f"labels run from {y.min()} to {y.max()}: expected 0..{num_classes - 1}")
-    bad = np.count_nonzero(~np.isfinite(x).all(1))
+    with np.errstate(over="ignore"):
+        bad = np.count_nonzero(~np.isfinite(x if x.dtype == np.float32 else x.astype(np.float32)).all(1))
     if bad:
         raise UserError(f"{bad} of {len(x)} feature rows are not finite: expected finite numbers, check the backbone")
     return x, y.astype(np.int64)

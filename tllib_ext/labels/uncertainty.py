@@ -1,6 +1,6 @@
 """What the features cannot tell: bounds of the noise rate, and labels that are kept although they are doubtful."""
 
-from typing import Tuple
+from typing import Sequence, Tuple
 
 import numpy as np
 
@@ -8,9 +8,10 @@ __all__ = ["doubtful_labels", "rate_bounds"]
 
 #: an interval of the rate that is wider is not known.
 KNOWN_WIDTH = 0.2
+_NEAR = 0.12  # other names of the classes whose rate is higher by less are as plausible
 
 
-def rate_bounds(p: np.ndarray, wrong: np.ndarray, std: float) -> Tuple[Tuple[float, float], bool]:
+def rate_bounds(p: np.ndarray, wrong: np.ndarray, std: float, renamed: Sequence[float] = ()) -> Tuple[Tuple[float, float], bool]:
     r"""A 95 % interval of the share of wrong labels, and whether it is narrow.
 
     A label that was mistaken because the image is hard lies where the classes overlap, and there it looks like a right
@@ -18,19 +19,23 @@ def rate_bounds(p: np.ndarray, wrong: np.ndarray, std: float) -> Tuple[Tuple[flo
     bounds what can hide there. Wrong labels found among the clear half of the samples as often as elsewhere
     (:math:`d = 0`) speak for noise that does not depend on the image; none among them (:math:`d = 1`) for noise, if
     there is any, that does, and which also moves the classifier that looks for it. The interval is
-    :math:`[\rho - 2 s - 0.2 u,\; \rho + 2 s + (0.7 + 1.3 d) u]`.
+    :math:`[\rho - 2 s - 0.2 u,\; \rho + 2 s + (0.7 + 1.3 d) u]`; it reaches at least to 3/N, since none wrong among N
+    labels is likely up to that rate, and to the rate, plus 2 s, of a reading with other names of the classes that is higher by
+    at most 0.12.
 
     Args:
         p (numpy.ndarray): probabilities of the classes from the features alone
         wrong (numpy.ndarray): probability that each label is wrong; its mean is :math:`\rho`
         std (float): standard error :math:`s` of the rate within the model
+        renamed (sequence of float, optional): rates of other readings
+            (:func:`~tllib_ext.labels.initialisation.renamed_rates`). Default: none
 
     Shape:
         - p: :math:`(N, K)`, wrong: :math:`(N,)`
 
     Examples::
 
-        >>> rate_bounds(np.eye(2)[[0, 1, 0, 1]], np.array([0, 1, 0, 1.0]), 0.05)
+        >>> rate_bounds(np.eye(2)[[0, 1] * 10], np.array([0, 1.0] * 10), 0.05)
         ((0.4, 0.6), True)
     """
     clear = p.max(1)
@@ -38,7 +43,8 @@ def rate_bounds(p: np.ndarray, wrong: np.ndarray, std: float) -> Tuple[Tuple[flo
     half = np.argsort(-clear, kind="stable")[: max(len(p) // 2, 1)]
     dependence = 1 - min(float(wrong[half].mean()) / rate, 1) if rate > 0 else 1.0
     low = max(rate - 2 * std - 0.2 * undecided, 0.0)
-    high = min(rate + 2 * std + (0.7 + 1.3 * dependence) * undecided, 1.0)
+    high = max(rate + 2 * std + (0.7 + 1.3 * dependence) * undecided, 3 / len(p))
+    high = min(max(high, *(other + 2 * std for other in (0.0, *renamed) if other <= rate + _NEAR)), 1.0)
     return (low, high), high - low <= KNOWN_WIDTH
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from tllib_ext.errors import UserError
+from tllib_ext.labels.issues import FINE, KINDS
 from tllib_ext.split import LabelSplit
 from tllib_ext.training.config import RunConfig
 from tllib_ext.vision.datasets.noisy import NoisyLabels
@@ -95,3 +96,5 @@ def test_a_run_with_images_of_no_class_writes_its_audit(tmp_path, monkeypatch):
     suspects = read_suspects(outcome.folder / "suspects.csv", SPLIT)
     assert suspects.is_wrong.mean() == pytest.approx(outcome.results["realised_rate"]) and len(suspects.given) < 120
     assert (suspects.clean[suspects.is_wrong] == SPLIT.unknown).all()
+    assert set(suspects.kind) <= {FINE, *KINDS} and len(suspects.group) == len(suspects.given)
+    assert ((suspects.kind != FINE) | (suspects.suggested == suspects.given)).all()

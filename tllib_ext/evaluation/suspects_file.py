@@ -30,7 +30,7 @@ from tllib_ext.typing import PathLike, Values
 __all__ = ["COLUMNS", "Suspects", "read_suspects", "write_corrected_list", "write_move_script", "write_suspects"]
 
 COLUMNS = ("index", "path", "given", "suspicion", "suggested", "probability", "p_given", "loss", "visits")
-#: further columns of an audit of features: what kind of doubt, and the group of near-duplicates
+#: further columns where there are frozen features: what kind of doubt, and the group of near-duplicates
 DOUBT = ("kind", "group")
 #: further columns where the true labels are known, that is, where the noise was simulated
 TRUTH = ("clean", "is_wrong")
@@ -39,7 +39,7 @@ TRUTH = ("clean", "is_wrong")
 @dataclass(frozen=True)
 class Suspects:
     """The columns of ``suspects.csv``; ``clean`` is None where the true labels are not known, ``kind`` and ``group`` where
-    there were no features."""
+    there were no frozen features."""
 
     index: np.ndarray
     path: np.ndarray
@@ -93,9 +93,9 @@ def write_suspects(
     for i in np.argsort(-audit.suspicion, kind="stable"):
         row = [i, escape_formula(str(paths[i])), names[given[i]], float(audit.suspicion[i]), names[suggested[i]]]
         row += [float(probability[i]), float(p_given[i]), float(loss[i]), audit.visits[i] if trained else 0]
-        row += [] if trained else [audit.kind[i], audit.group[i]]
+        row += [] if audit.kind is None else [audit.kind[i], audit.group[i]]
         rows.append(row + ([names[clean[i]], int(given[i] != clean[i])] if clean is not None else []))
-    write_rows(file, COLUMNS + (() if trained else DOUBT) + (TRUTH if clean is not None else ()), rows)
+    write_rows(file, COLUMNS + (() if audit.kind is None else DOUBT) + (TRUTH if clean is not None else ()), rows)
     arrays = {"labels.npy": given}
     if probs is not None:
         arrays["pred_probs.npy"] = (probs / probs.sum(1, keepdims=True)).astype(np.float32)

@@ -35,6 +35,8 @@ class LabelAudit(NamedTuple):
     Shape:
         - suspicion: :math:`(N, )` above 0 where another class fits better; suggested: :math:`(N, )` most probable class
         - probs: :math:`(N, K)` the probabilities behind it; loss, visits: :math:`(N, )` of training
+        - kind, group: :math:`(N, )` kind of doubt and group of near-duplicates, where there are frozen features
+          (:class:`~tllib_ext.labels.issues.LabelIssues`)
     """
 
     suspicion: np.ndarray
@@ -42,6 +44,8 @@ class LabelAudit(NamedTuple):
     probs: np.ndarray
     loss: np.ndarray
     visits: np.ndarray
+    kind: Optional[np.ndarray] = None
+    group: Optional[np.ndarray] = None
 
 
 def audit_labels(

@@ -24,7 +24,7 @@ from tllib_ext.labels.result import LabelModel, make_model, noise_free_responsib
 from tllib_ext.labels.transition import FittedViews, checked, fit_labels
 from tllib_ext.typing import Values
 
-__all__ = ["FINE", "KINDS", "LabelIssues", "find_label_issues"]
+__all__ = ["FINE", "KINDS", "LabelIssues", "find_label_issues", "judge_labels"]
 
 FINE = "fine"
 #: the kinds of doubtful labels, in the order in which they are decided
@@ -67,10 +67,11 @@ class LabelIssues:
         """A few lines for a log; classes by their ``names``, or by their labels."""
         counts = ", ".join(f"{np.count_nonzero(self.kind == kind)} {kind}" for kind in KINDS)
         changed = np.count_nonzero(self.corrected != self.suggested)
+        limit = f"\nmore than {_DENSE:,} samples times classes: no model of noise, labels are ranked and none is corrected"
         return (
             f"{self.model.summary(names or [str(label) for label in self.classes.tolist()])}\n"
             f"{len(self.kind)} labels: {counts}; {self.group.max(initial=-1) + 1} groups of near-duplicates; "
-            f"{changed} suggestions without sufficient evidence for a correction"
+            f"{changed} suggestions without sufficient evidence for a correction{limit if self.pred_probs is None else ''}"
         )
 
 
@@ -100,10 +101,18 @@ def find_label_issues(features: Values, labels: Labels, seed: int = 0) -> LabelI
     x, y = checked(features, y.ravel(), len(classes))
     if len(classes) < 2:
         raise UserError(f"labels holds {len(classes)} class: expected at least 2 classes")
-    n, k = len(y), len(classes)
-    dense = n * k <= _DENSE
-    model, fitted = fit_labels(x, y, k, seed) if dense else _fit_views_only(x, y, k, seed)
+    dense = len(y) * len(classes) <= _DENSE
+    model, fitted = fit_labels(x, y, len(classes), seed) if dense else _fit_views_only(x, y, len(classes), seed)
     assert fitted is not None  # two classes
+    return judge_labels(x, y, classes, model, fitted, seed)
+
+
+def judge_labels(
+    x: np.ndarray, y: np.ndarray, classes: np.ndarray, model: LabelModel, fitted: FittedViews, seed: int = 0
+) -> LabelIssues:
+    """:func:`find_label_issues` of checked arrays and a model that was fitted to them; labels are positions in ``classes``."""
+    n, k, present = len(y), len(classes), np.unique(y)
+    dense = n * k <= _DENSE
     own = np.zeros((2, n), dtype=np.float32)  # r and p of the given label
     best, top, fixed = np.zeros(n, dtype=np.int64), np.zeros(n, dtype=np.float32), np.zeros(n, dtype=np.int64)
     noise = fitted.step is not None
@@ -124,7 +133,9 @@ def find_label_issues(features: Values, labels: Labels, seed: int = 0) -> LabelI
         both = (r + p) / 2 if noise else p
         best[part] = np.where(both[place, y[part]] >= both.max(1), y[part], both.argmax(1))
         top[part] = both[place, best[part]]
-        resembles[:, part] = np.sort(np.partition(leave_one_out_cosine(g, r, fitted.sums), -2, axis=1)[:, -2:], axis=1)[:, ::-1].T
+        resembles[:, part] = np.sort(
+            np.partition(leave_one_out_cosine(g, r[:, present], fitted.sums), -2, axis=1)[:, -2:], axis=1
+        )[:, ::-1].T
     group = near_duplicates(x - x.mean(0, dtype=np.float64).astype(x.dtype), seed=seed)
     doubts = _contradicted(group, y), _unlike_all(*resembles) & undecided & (own[1] < 0.5), best != y
     return LabelIssues(

@@ -35,6 +35,7 @@ class Suspect(Item):
     suggested: int = 0
     probability: float = 0.0
     suspicion: float = 0.0
+    kind: str = ""
     true: str = ""
 
 
@@ -104,6 +105,7 @@ def suspects(run: RunFiles, folder: DataFolder) -> List[Suspect]:
         item = Suspect(s.path[i], folder.name(s.path[i]), folder.link(s.path[i]))
         item.given, item.suggested = int(s.given[i]), int(s.suggested[i])
         item.probability, item.suspicion = float(s.probability[i]), float(s.suspicion[i])
+        item.kind = "" if s.kind is None else str(s.kind[i])
         if s.clean is not None:
             item.true, item.verdict = run.split.label_names[s.clean[i]], "wrong" if s.given[i] != s.clean[i] else "right"
         found.append(item)

@@ -10,7 +10,8 @@ from tllib_ext.evaluation.feature_map_file import FeatureMap, write_feature_map
 from tllib_ext.evaluation.suspects_file import write_suspects
 from tllib_ext.io import write_json
 from tllib_ext.labels.audit import audit_labels, audit_quality
-from tllib_ext.labels.cached import estimate_once
+from tllib_ext.labels.cached import estimate_once, issues_once
+from tllib_ext.labels.issues import FINE, KINDS, LabelIssues
 from tllib_ext.labels.transition import LabelModel
 from tllib_ext.methods.loss_history import LossHistory
 from tllib_ext.training.build import RunParts
@@ -79,6 +80,10 @@ def write_outputs(parts: RunParts, folder: Path, outputs: RunOutputs) -> Record:
     if isinstance(noisy, GivenLabels) and len(noisy.columns) > 1:  # annotators who disagree are evidence like the model's
         posterior = noisy.votes if posterior is None else (posterior + noisy.votes) / 2
     audit = audit_labels(outputs.audit, noisy.targets, posterior, outputs.fallback)
+    issues = _issues(parts)
+    if issues is not None:
+        other = np.where(audit.suggested == noisy.targets, FINE, KINDS[-1])  # by training too
+        audit = audit._replace(kind=np.where(np.isin(issues.kind, KINDS[:-1]), issues.kind, other), group=issues.group)
     write_suspects(folder / "suspects.csv", noisy.paths, noisy.targets, audit, split, clean)
     results: Record = {} if clean is None else audit_quality(audit, noisy.targets, clean)
     if model is not None:
@@ -98,7 +103,18 @@ def write_outputs(parts: RunParts, folder: Path, outputs: RunOutputs) -> Record:
 def _label_model(parts: RunParts) -> Optional[LabelModel]:
     """The method's own estimate, or a new one where the inputs are features that training did not touch."""
     known = getattr(parts.method, "label_model", None)
-    if known is not None or parts.source.features is None or len(parts.noisy) > LABEL_MODEL_LIMIT:
+    inputs = _frozen(parts)
+    if known is not None or inputs is None:
         return known
-    inputs = parts.source.features.cpu().numpy()
     return estimate_once(inputs, parts.noisy.targets, parts.data.split.num_source, parts.config.seed)
+
+
+def _issues(parts: RunParts) -> Optional[LabelIssues]:
+    """What an audit of these features finds without training."""
+    inputs = _frozen(parts)
+    return None if inputs is None else issues_once(inputs, parts.noisy.targets, parts.data.split.num_source, parts.config.seed)
+
+
+def _frozen(parts: RunParts) -> Optional[np.ndarray]:
+    features = parts.source.features
+    return None if features is None or len(parts.noisy) > LABEL_MODEL_LIMIT else features.cpu().numpy()

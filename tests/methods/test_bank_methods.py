@@ -12,9 +12,10 @@ from tllib_ext.errors import UserError
 from tllib_ext.methods.base import Batch, inverse_decay
 from tllib_ext.methods.context import Context
 from tllib_ext.methods.coteaching import CoTeaching, CoTeachingHparams
-from tllib_ext.methods.dance import Dance, DanceHparams, DanceSel, DanceSelHparams, entropy
+from tllib_ext.methods.dance import Dance, DanceHparams, DanceSel, DanceSelHparams
 from tllib_ext.methods.jocor import JoCoR, JoCoRHparams
 from tllib_ext.methods.ovanet import OVANet, OVANetHparams, binary_entropy, one_vs_all
+from tllib_ext.modules.adversarial import entropy
 from tllib_ext.modules.memory import FeatureBank
 from tllib_ext.split import LabelSplit
 from tllib_ext.training.players import SGDPlayers

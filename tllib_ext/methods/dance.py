@@ -35,31 +35,15 @@ from tllib_ext.methods.base import Batch, Hparams, Method, ParamGroup, Players, 
 from tllib_ext.methods.context import Context
 from tllib_ext.methods.rules import EntropyRule
 from tllib_ext.methods.selection import DropRate, check_drop_rate, pooled_small_loss, resolve_drop_rate
+from tllib_ext.modules.adversarial import entropy
 from tllib_ext.modules.heads import CosineHead
 from tllib_ext.modules.memory import FeatureBank
 from tllib_ext.split import LabelSplit
 
-__all__ = ["Dance", "DanceHparams", "DanceSel", "DanceSelHparams", "entropy"]
+__all__ = ["Dance", "DanceHparams", "DanceSel", "DanceSelHparams"]
 
 #: rho of the authors' configurations: log(K) / 2 rounded down for 20 and 9 classes.
 CODE_RHO = {20: 1.49, 15: 1.354025100551105, 9: 1.09}
-
-
-def entropy(logits: Tensor, eps: float = 0.0) -> Tensor:
-    r"""Entropy of the softmax of each row, in float32; with ``eps`` as :math:`-\sum_k p_k \log(p_k + \epsilon)`.
-
-    Shape:
-        - logits: :math:`(N, C)`
-        - Outputs: :math:`(N, )`
-
-    Examples::
-
-        >>> entropy(torch.tensor([[0., 0.]]))
-        tensor([0.6931])
-    """
-    log_p = F.log_softmax(logits.float(), dim=1)
-    p = log_p.exp()
-    return -(p * (torch.log(p + eps) if eps else log_p)).sum(1)
 
 
 @dataclass

@@ -134,8 +134,8 @@ def domain_loss(logits: Tensor, is_source: bool) -> Tensor:
     return F.softplus(-logits.float() if is_source else logits.float())
 
 
-def entropy(logits: Tensor) -> Tensor:
-    r"""Per-sample entropy :math:`H(p) = -\sum_k p_k \log p_k` of :math:`p = \mathrm{softmax}(o)`, from logits in float32.
+def entropy(logits: Tensor, eps: float = 0.0) -> Tensor:
+    r"""Per-sample entropy :math:`-\sum_k p_k \log(p_k + \epsilon)` of :math:`p = \mathrm{softmax}(o)`, from logits in float32.
 
     Examples::
 
@@ -143,4 +143,5 @@ def entropy(logits: Tensor) -> Tensor:
         [0.6931, 0.0]
     """
     log_p = F.log_softmax(logits.float(), dim=-1)
-    return -(log_p.exp() * log_p).sum(-1)
+    p = log_p.exp()
+    return -(p * (torch.log(p + eps) if eps else log_p)).sum(-1)

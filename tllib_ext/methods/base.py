@@ -176,8 +176,9 @@ class Method(nn.Module):
         return [{"params": self.backbone.parameters(), "lr_mult": own * mult}]
 
     def players(self) -> Dict[str, List[ParamGroup]]:
-        """Name -> parameter groups of each player that can step."""
-        raise NotImplementedError
+        """Name -> parameter groups of each player that can step; by default G, the backbone, and C, everything else."""
+        rest = [p for name, p in self.named_parameters() if not name.startswith("backbone.")]
+        return {"G": self.backbone_groups(), "C": [{"params": rest}]}
 
     def lr_factor(self, step: int, steps: int) -> float:
         """Factor of every learning rate in iteration ``step`` of ``steps``."""

@@ -16,7 +16,7 @@ more, which Adam does not notice and SGD does. Unknown: by the entropy (or confi
 """
 
 from dataclasses import dataclass
-from typing import Dict, List, Optional
+from typing import Dict, Optional
 
 import torch
 import torch.nn.functional as F
@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from tllib_ext.distributed import pooled_mean
 from tllib_ext.errors import UserError
-from tllib_ext.methods.base import Batch, Hparams, Method, ParamGroup, Players, Prediction, hparam
+from tllib_ext.methods.base import Batch, Hparams, Method, Players, Prediction, hparam
 from tllib_ext.methods.context import Context
 from tllib_ext.methods.rules import EntropyRule
 from tllib_ext.methods.selection import DropRate, check_drop_rate, pooled_small_loss, resolve_drop_rate
@@ -66,10 +66,6 @@ class CoTeaching(Method):
         self.rule = EntropyRule(k, hp.unknown_rule, hp.unknown_threshold)
         self.threshold = self.rule.threshold
         self.drop_rate, self.ramp_steps = 0.0, 0.0
-
-    def players(self) -> Dict[str, List[ParamGroup]]:
-        return {"G": self.backbone_groups(),
-                "C": [{"params": self.heads.parameters()}]}  # fmt: skip
 
     def prepare(self, context: Context) -> None:
         self.drop_rate = resolve_drop_rate(self.hparams.drop_rate, context, self.split.source_classes)

@@ -22,7 +22,7 @@ paper has 0, with the same (zero) gradient. With several processes, batch and ne
 
 import math
 from dataclasses import dataclass
-from typing import Dict, List, Optional, Tuple, Union
+from typing import Dict, Optional, Tuple, Union
 
 import torch
 import torch.nn.functional as F
@@ -31,7 +31,7 @@ from torch import Tensor, nn
 from tllib_ext.alignment.divergence import separation
 from tllib_ext.distributed import pooled_mean
 from tllib_ext.errors import UserError
-from tllib_ext.methods.base import Batch, Hparams, Method, ParamGroup, Players, Prediction, hparam, inverse_decay
+from tllib_ext.methods.base import Batch, Hparams, Method, Players, Prediction, hparam, inverse_decay
 from tllib_ext.methods.context import Context
 from tllib_ext.methods.rules import EntropyRule
 from tllib_ext.methods.selection import DropRate, check_drop_rate, pooled_small_loss, resolve_drop_rate
@@ -84,10 +84,6 @@ class Dance(Method):
         if hp.border == "rho":  # reference: the configured thr, rounded, in training and at test
             self.rule.threshold = self.rho
         self.threshold = self.rule.threshold
-
-    def players(self) -> Dict[str, List[ParamGroup]]:
-        return {"G": self.backbone_groups(),
-                "C": [{"params": self.head.parameters()}]}  # fmt: skip
 
     def lr_factor(self, step: int, steps: int) -> float:
         return inverse_decay(step / max(1, steps - self.hparams.decay_to_last))

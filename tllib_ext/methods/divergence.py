@@ -26,7 +26,7 @@ from tllib_ext.alignment.divergence import cross_divergence, divergences, joint_
 from tllib_ext.distributed import gather_rows, pooled_any, pooled_mean
 from tllib_ext.errors import UserError, closest
 from tllib_ext.labels.transition import LabelModel
-from tllib_ext.methods.base import Batch, Hparams, Method, ParamGroup, Players, Prediction, hparam, inverse_decay
+from tllib_ext.methods.base import Batch, Hparams, Method, Players, Prediction, hparam, inverse_decay
 from tllib_ext.methods.context import Context
 from tllib_ext.methods.posterior import TargetPosterior
 from tllib_ext.methods.selection import DropRate, check_drop_rate, estimate_source_labels, pooled_small_loss
@@ -142,10 +142,6 @@ class Divergence(Method):
     @property
     def threshold(self) -> float:  # type: ignore[override]
         return self._delta if self.border is None else float(self.border[1])
-
-    def players(self) -> Dict[str, List[ParamGroup]]:
-        return {"G": self.backbone_groups(),
-                "C": [{"params": self.heads.parameters()}]}  # fmt: skip
 
     def lr_factor(self, step: int, steps: int) -> float:
         return inverse_decay(step / max(1, steps - self.hparams.decay_to_last))

@@ -35,7 +35,7 @@ from torch import Tensor, nn
 from tllib_ext.distributed import pooled_mean
 from tllib_ext.errors import UserError
 from tllib_ext.labels.treatment import TreatedLabels
-from tllib_ext.methods.base import Batch, Hparams, Method, ParamGroup, Players, Prediction, hparam
+from tllib_ext.methods.base import Batch, Hparams, Method, Players, Prediction, hparam
 from tllib_ext.methods.context import Context
 from tllib_ext.methods.rules import EntropyRule
 from tllib_ext.modules.heads import Heads, mean_probabilities
@@ -106,9 +106,6 @@ class DivideMix(Method):
         self.rule = EntropyRule(k, hp.unknown_rule, hp.unknown_threshold)
         self.threshold = self.rule.threshold
         self._first, self._rounds = 0, frozenset([0])
-
-    def players(self) -> Dict[str, List[ParamGroup]]:
-        return {"G": self.backbone_groups(), "C": [{"params": self.heads.parameters()}]}
 
     def prepare(self, context: Context) -> None:
         super().prepare(context)

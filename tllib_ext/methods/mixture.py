@@ -16,7 +16,7 @@ from tllib_ext.labels.transition import LabelModel
 from tllib_ext.methods.base import Batch, Hparams, Method, ParamGroup, Players, Prediction
 from tllib_ext.methods.context import Context
 from tllib_ext.methods.posterior import TargetPosterior, posterior_prediction
-from tllib_ext.modules.heads import FeatureBottleneck
+from tllib_ext.modules.heads import FeatureBottleneck, FeatureIdentity
 from tllib_ext.split import LabelSplit
 
 __all__ = ["Mixture", "MixtureHparams"]
@@ -25,14 +25,6 @@ __all__ = ["Mixture", "MixtureHparams"]
 @dataclass
 class MixtureHparams(Hparams):
     """There are none: every number is estimated."""
-
-
-class _Inputs(nn.Identity):
-    """Frozen features as they are, in the place of a bottleneck."""
-
-    def __init__(self, out_features: int):
-        super().__init__()
-        self.out_features = out_features
 
 
 class Mixture(Method):
@@ -45,7 +37,7 @@ class Mixture(Method):
 
     def __init__(self, backbone: nn.Module, split: LabelSplit, hparams: Optional[MixtureHparams] = None):
         first = backbone[0] if isinstance(backbone, FeatureBottleneck) else None
-        super().__init__(_Inputs(first.in_features) if isinstance(first, nn.Linear) else backbone, split, hparams)
+        super().__init__(FeatureIdentity(first.in_features) if isinstance(first, nn.Linear) else backbone, split, hparams)
         self.label_model: Optional[LabelModel] = None
         self.target = TargetPosterior(split.num_source)
 

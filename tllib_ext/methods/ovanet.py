@@ -17,14 +17,14 @@ every iteration. The code trains in half precision, we compute the losses in flo
 
 import math
 from dataclasses import dataclass
-from typing import Dict, List, Optional, Tuple
+from typing import Dict, Optional, Tuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tllib_ext.distributed import pooled_mean
-from tllib_ext.methods.base import Batch, Hparams, Method, ParamGroup, Players, Prediction, hparam, inverse_decay
+from tllib_ext.methods.base import Batch, Hparams, Method, Players, Prediction, hparam, inverse_decay
 from tllib_ext.split import LabelSplit
 
 __all__ = ["OVANet", "OVANetHparams", "one_vs_all", "binary_entropy", "log_plus"]
@@ -87,10 +87,6 @@ class OVANet(Method):
         super().__init__(backbone, split, hparams)
         self.closed = nn.Linear(self.features_dim, split.num_source, bias=False)
         self.open = nn.Linear(self.features_dim, 2 * split.num_source, bias=False)
-
-    def players(self) -> Dict[str, List[ParamGroup]]:
-        return {"G": self.backbone_groups(),
-                "C": [{"params": [*self.closed.parameters(), *self.open.parameters()]}]}  # fmt: skip
 
     def lr_factor(self, step: int, steps: int) -> float:
         return inverse_decay(step / max(1, steps - self.hparams.decay_to_last))

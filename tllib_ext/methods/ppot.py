@@ -21,7 +21,7 @@ divides by zero). The code reports the best epoch on target labels and the H-sco
 """
 
 from dataclasses import dataclass
-from typing import Dict, FrozenSet, List, Optional
+from typing import Dict, FrozenSet, Optional
 
 import torch
 import torch.nn.functional as F
@@ -30,7 +30,7 @@ from torch import Tensor, nn
 from tllib_ext.alignment.transport import partial_transport
 from tllib_ext.distributed import gather_rows, pooled_mean
 from tllib_ext.errors import UserError
-from tllib_ext.methods.base import Batch, Hparams, Method, ParamGroup, Players, Prediction, hparam
+from tllib_ext.methods.base import Batch, Hparams, Method, Players, Prediction, hparam
 from tllib_ext.methods.context import Context
 from tllib_ext.methods.rules import EntropyRule
 from tllib_ext.modules.adversarial import entropy
@@ -90,10 +90,6 @@ class Ppot(Method):
         self.threshold = self.rule.threshold
         self._first = 1
         self._rounds: FrozenSet[int] = frozenset()
-
-    def players(self) -> Dict[str, List[ParamGroup]]:
-        heads = [*self.bottleneck.parameters(), *self.head.parameters()]
-        return {"G": self.backbone_groups(), "C": [{"params": heads}]}
 
     def prepare(self, context: Context) -> None:
         super().prepare(context)

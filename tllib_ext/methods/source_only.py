@@ -6,14 +6,14 @@ Target images are never looked at, so the batch-norm statistics are the source's
 """
 
 from dataclasses import dataclass
-from typing import Dict, List, Optional
+from typing import Dict, Optional
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tllib_ext.distributed import pooled_mean
-from tllib_ext.methods.base import Batch, Hparams, Method, ParamGroup, Players, Prediction, hparam
+from tllib_ext.methods.base import Batch, Hparams, Method, Players, Prediction, hparam
 from tllib_ext.methods.rules import EntropyRule
 from tllib_ext.modules.heads import CosineHead
 from tllib_ext.split import LabelSplit
@@ -42,10 +42,6 @@ class SourceOnly(Method):
         self.head = CosineHead(self.features_dim, split.num_source, self.hparams.temperature)
         self.rule = EntropyRule(split.num_source, self.hparams.unknown_rule, self.hparams.unknown_threshold)
         self.threshold = self.rule.threshold
-
-    def players(self) -> Dict[str, List[ParamGroup]]:
-        return {"G": self.backbone_groups(),
-                "C": [{"params": self.head.parameters()}]}  # fmt: skip
 
     def update(self, source: Batch, target: Batch, step: int, play: Players) -> Dict[str, Tensor]:
         self.head.normalise_rows()

@@ -24,7 +24,7 @@ features the run's bottleneck (linear, batch norm, ReLU) is the first layer of t
 """
 
 from dataclasses import dataclass
-from typing import Dict, List, Optional, Tuple
+from typing import Dict, Optional, Tuple
 
 import torch
 import torch.nn.functional as F
@@ -33,7 +33,7 @@ from torch import Tensor, nn
 from tllib_ext.alignment.transport import Transport, sinkhorn, unbalanced_transport
 from tllib_ext.distributed import gather_rows, pooled_mean
 from tllib_ext.errors import UserError
-from tllib_ext.methods.base import Batch, Hparams, Method, ParamGroup, Players, Prediction, hparam
+from tllib_ext.methods.base import Batch, Hparams, Method, Players, Prediction, hparam
 from tllib_ext.methods.context import Context
 from tllib_ext.modules.heads import CosineHead, FeatureBottleneck
 from tllib_ext.modules.memory import gather_with_grad
@@ -100,10 +100,6 @@ class UniOT(Method):
         self.register_buffer("duals", torch.zeros(k, dtype=torch.float64))  # of the whole target: the decision
         self.register_buffer("offset", torch.tensor(0.0, dtype=torch.float64))
         self.warmup = 0
-
-    def players(self) -> Dict[str, List[ParamGroup]]:
-        heads = [*self.projection.parameters(), *self.prototypes.parameters(), *self.clusters.parameters()]
-        return {"G": self.backbone_groups(), "C": [{"params": heads}]}
 
     def prepare(self, context: Context) -> None:
         super().prepare(context)

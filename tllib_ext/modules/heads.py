@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-__all__ = ["CosineHead", "Heads", "FeatureBottleneck", "mean_probabilities"]
+__all__ = ["CosineHead", "Heads", "FeatureBottleneck", "FeatureIdentity", "mean_probabilities"]
 
 
 class CosineHead(nn.Linear):
@@ -105,3 +105,15 @@ class FeatureBottleneck(nn.Sequential):
         between = [nn.BatchNorm1d(out_features)] if norm == "batch" else []
         super().__init__(nn.Linear(in_features, out_features), *between, nn.ReLU())
         self.out_features, self.lr_mult = out_features, lr_mult
+
+
+class FeatureIdentity(nn.Identity):
+    """Features as they are, in the place of a backbone.
+
+    Args:
+        out_features (int): their width
+    """
+
+    def __init__(self, out_features: int):
+        super().__init__()
+        self.out_features = out_features

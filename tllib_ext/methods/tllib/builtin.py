@@ -22,6 +22,7 @@ from tllib_ext.compat import tllib
 from tllib_ext.distributed import pooled_mean
 from tllib_ext.methods.base import Batch, Hparams, Method, ParamGroup, Players, Prediction, hparam, inverse_decay
 from tllib_ext.methods.rules import EntropyRule
+from tllib_ext.modules.heads import FeatureIdentity
 from tllib_ext.split import LabelSplit
 
 __all__ = ["TllibMethod", "TllibHparams"]
@@ -45,14 +46,6 @@ class TllibHparams(Hparams):
     backbone_lr_mult: Optional[float] = hparam(None, "tllib: 0.1 (MCD, AFN: 1)", "of the backbone; none = as in every method")
     backbone_momentum: Optional[float] = hparam(None, "tllib: 0.9 (MCD, AFN: 0)", "of the backbone; none = the run's")
     nesterov: bool = hparam(True, "tllib (MCD, AFN: false)", "Nesterov's momentum")
-
-
-class _NoBackbone(nn.Identity):
-    """Stands in for the backbone in tllib's classifiers: ours stays outside, they get its features."""
-
-    def __init__(self, out_features: int):
-        super().__init__()
-        self.out_features = out_features
 
 
 class TllibMethod(Method):
@@ -84,7 +77,7 @@ class TllibMethod(Method):
     def classifier(self, part: ModuleType, num_classes: int, **kwargs: Any) -> nn.Module:
         """tllib's classifier of that part, on features."""
         width = self.hparams.bottleneck
-        outside = _NoBackbone(self.features_dim)
+        outside = FeatureIdentity(self.features_dim)  # our backbone stays outside of tllib's classifiers
         return part.ImageClassifier(outside, num_classes, bottleneck_dim=width, pool_layer=nn.Identity(), **kwargs)
 
     def reversal(self, hi: float = 1.0) -> nn.Module:
@@ -99,8 +92,7 @@ class TllibMethod(Method):
 
     def players(self) -> Dict[str, List[ParamGroup]]:
         hp = self.hparams
-        new: ParamGroup = {"params": [p for name, p in self.named_parameters() if not name.startswith("backbone.")]}
-        (old,) = self.backbone_groups()
+        (old,), (new,) = super().players().values()
         if hp.backbone_lr_mult is not None:
             old["lr_mult"] = hp.backbone_lr_mult
         if hp.backbone_momentum is not None:

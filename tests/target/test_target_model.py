@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tllib_ext.errors import UserError
-from tllib_ext.target import class_probabilities, estimate_target
+from tllib_ext.target import estimate_target
 from tllib_ext.target.diagnosis import group_unknown, share_error
 
 
@@ -126,11 +126,6 @@ def test_summary_names_classes():
     xs, r, xt, _ = domains(3, 1, 2)
     text = estimate_target(xs, r, xt).summary(["ant", "bee", "cat", "dog"])
     assert "unknown" in text and "hold: dog" in text
-
-
-def test_class_probabilities_sum_to_one():
-    probs = class_probabilities(np.array([[0.1, 0.3, 0.6], [0.0, 0.0, 1.0]]))
-    assert probs == pytest.approx(np.array([[0.25, 0.75], [0.5, 0.5]]))
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,8 @@ from sklearn.utils.extmath import randomized_svd
 __all__ = ["Axes", "principal_axes", "evenly_spaced", "chunks"]
 
 _CHUNK = 8192
+_WIDTH, _PROTOTYPE_WIDTH = 256, 128  # directions, and those of prototypes; at least 2K
+_SAMPLE = 3000  # rows that the directions are computed from
 
 
 def _unit(x: np.ndarray) -> np.ndarray:
@@ -65,18 +67,13 @@ class Axes(NamedTuple):
         return _unit(coordinates[:, : len(scale)] / np.sqrt(scale**2 + floor**2).astype(np.float32))
 
 
-def principal_axes(
-    features: np.ndarray, num_classes: int, seed: int = 0, width: int = 256, prototype_width: int = 128, limit: int = 3000
-) -> Axes:
+def principal_axes(features: np.ndarray, num_classes: int, seed: int = 0) -> Axes:
     r"""Principal directions of centred unit features.
 
     Args:
         features (numpy.ndarray): :math:`f`
         num_classes (int): :math:`K`
         seed (int, optional): of the randomised SVD. Default: 0
-        width (int, optional): number of directions (at least 2K are taken). Default: 256
-        prototype_width (int, optional): number of directions for prototypes (at least 2K are taken). Default: 128
-        limit (int, optional): number of rows the directions are computed from. Default: 3000
 
     Shape:
         - features: :math:`(N, D)`
@@ -90,7 +87,7 @@ def principal_axes(
         key[rows] = x @ probe
     mean = (mean / n).astype(np.float32)
     # Rows are chosen by their order along a random direction: the choice does not depend on the order of the data set.
-    sample = _unit(features[np.argsort(key, kind="stable")[evenly_spaced(n, limit)]].astype(np.float32)) - mean
-    width = max(1, min(max(width, 2 * num_classes), len(sample) - 1, dim))
+    sample = _unit(features[np.argsort(key, kind="stable")[evenly_spaced(n, _SAMPLE)]].astype(np.float32)) - mean
+    width = max(1, min(max(_WIDTH, 2 * num_classes), len(sample) - 1, dim))
     _, scale, directions = randomized_svd(sample, width, random_state=seed)
-    return Axes(mean, directions, scale, max(prototype_width, 2 * num_classes))
+    return Axes(mean, directions, scale, max(_PROTOTYPE_WIDTH, 2 * num_classes))

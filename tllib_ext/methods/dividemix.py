@@ -78,8 +78,7 @@ def clean_probability(losses: np.ndarray) -> np.ndarray:
     if span == 0:
         return np.ones(len(losses))
     scaled = ((losses - losses.min()) / span)[:, None]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # the code's ten iterations
+    with warnings.catch_warnings(action="ignore", category=ConvergenceWarning):  # the code's ten iterations
         mixture = GaussianMixture(2, max_iter=10, tol=1e-2, reg_covar=5e-4, random_state=0).fit(scaled)
     return mixture.predict_proba(scaled)[:, mixture.means_.argmin()]
 

@@ -119,9 +119,9 @@ class Table:
 
 def make_table(
     records: Sequence[Record], metric: str, rows: Sequence[str], columns: Sequence[str], mean: bool = True,
-    row_key: str = "row", column_key: str = "task", **table: Any,
+    column_key: str = "task", **table: Any,
 ) -> Table:  # fmt: skip
-    """A table from run records: ``rows`` by ``record[row_key]``, ``columns`` by ``record[column_key]``, seeds pooled.
+    """A table from run records: ``rows`` by ``record["row"]``, ``columns`` by ``record[column_key]``, seeds pooled.
 
     Examples::
 
@@ -137,7 +137,7 @@ def make_table(
     for record in records:
         value = record.get(metric)
         if isinstance(value, (int, float)) and math.isfinite(value):
-            values.setdefault((str(record[row_key]), str(record[column_key])), {})[record.get("seed")] = float(value)
+            values.setdefault((str(record["row"]), str(record[column_key])), {})[record.get("seed")] = float(value)
     stats = {key: found for key, by_seed in values.items() if (found := stat(list(by_seed.values()))) is not None}
     columns = list(columns)
     if mean and len(columns) > 1:
@@ -148,5 +148,5 @@ def make_table(
             if found is not None:
                 stats[row, MEAN] = found
         columns = [*columns, MEAN]
-    told = {str(record[row_key]): str(record["told"]) for record in records if record.get("told") is not None}
+    told = {str(record["row"]): str(record["told"]) for record in records if record.get("told") is not None}
     return Table(rows=list(rows), columns=columns, stats=stats, low=metric in _LOW, told=told, **table)

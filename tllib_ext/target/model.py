@@ -23,7 +23,7 @@ from tllib_ext.target.diagnosis import MOST, UNCERTAIN, WEAK, WEAK_SHARE, group_
 from tllib_ext.target.embedding import Embedding, project
 from tllib_ext.target.mixture import Mixture, fit_mixtures, nearest_prototype, number_of_groups
 
-__all__ = ["TargetClassifier", "TargetModel", "class_probabilities", "decide", "estimate_target"]
+__all__ = ["TargetClassifier", "TargetModel", "decide", "estimate_target"]
 
 _CHUNK = 8192
 SURE = 0.9  # mean confidence in the source labels below which prototypes are blurred
@@ -57,7 +57,6 @@ class TargetModel:
     posterior: np.ndarray  # of the K source classes and, last, unknown, (N, K + 1)
     share: float  # of the samples that are called unknown
     share_std: float  # its error; above 0.1 the share is not known
-    class_shares: np.ndarray  # expected share of each source class in the target, (K,)
     absent: List[int]  # source classes that the target does not seem to hold
     num_groups: int  # of unknown samples
     groups: np.ndarray  # group of every sample that is called unknown, the largest is 0; -1 for the others, (N,)
@@ -94,12 +93,6 @@ def decide(posterior: np.ndarray) -> np.ndarray:
     """Unknown (K) where its posterior is above one half, else the most probable class."""
     k = posterior.shape[1] - 1
     return np.where(posterior[:, k] > 0.5, k, posterior[:, :k].argmax(1))
-
-
-def class_probabilities(posterior: np.ndarray) -> np.ndarray:
-    """Of the K classes, given that a sample is of one of them; uniform where the posterior of unknown is one."""
-    known = posterior[:, :-1] + 1e-12
-    return np.asarray(known / known.sum(1, keepdims=True))
 
 
 def estimate_target(
@@ -174,7 +167,7 @@ def estimate_target(
     number, groups[unknown] = group_unknown(z[unknown], number_of_groups(posterior), seed)
     closeness = float(np.median([fit.known_mean for fit in fits]))
     warnings = warnings_of(share, share_std, separation, closeness, n)
-    return TargetModel(posterior[back], share, share_std, posterior[:, :k].mean(0), np.flatnonzero(~held).tolist(), number,
+    return TargetModel(posterior[back], share, share_std, np.flatnonzero(~held).tolist(), number,
                        groups[back], warnings, separation, closeness, classifier)  # fmt: skip
 
 

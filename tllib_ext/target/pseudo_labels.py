@@ -13,6 +13,8 @@ from sklearn.manifold import TSNE
 from sklearn.metrics import silhouette_score
 from sklearn.mixture import GaussianMixture
 
+from tllib_ext.target.embedding import unit
+
 __all__ = ["PseudoLabels", "class_count", "lead_labels", "glc_labels"]
 
 
@@ -40,8 +42,7 @@ def class_count(e: np.ndarray, num_classes: int, shares: Sequence[float], seed: 
     n = len(e)
     if n < 4:
         return 1.0
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)
+    with warnings.catch_warnings(action="ignore", category=ConvergenceWarning):
         flat = TSNE(2, init="pca", random_state=seed, perplexity=min(30.0, (n - 1) / 3)).fit_transform(e)
         scores = {}
         for share in shares:
@@ -56,8 +57,7 @@ def _most_probable(e: np.ndarray, p: np.ndarray, share: float) -> Tuple[np.ndarr
     """For every class the images that have most of it, :math:`(n, K)`, and their unit mean, :math:`(K, D)`."""
     count = min(len(p), max(1, int(len(p) / max(1, int(p.shape[1] * share)))))
     top = np.argsort(-p, axis=0, kind="stable")[:count]
-    means = e[top].mean(axis=0)
-    return top, means / np.maximum(np.linalg.norm(means, axis=1, keepdims=True), 1e-12)
+    return top, unit(e[top].mean(axis=0))
 
 
 def _rows(known: np.ndarray, unknown: np.ndarray, num_classes: int) -> np.ndarray:
@@ -90,8 +90,7 @@ def lead_labels(
     top, means = _most_probable(e, p, share)
     common = np.sqrt((1 - np.exp(-np.maximum(e @ means.T, 0))) * np.exp(np.maximum(e @ anchors.T, 0) - 1))
     typical = r[top].mean(axis=0)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # equal values have one component
+    with warnings.catch_warnings(action="ignore", category=ConvergenceWarning):  # equal values have one component
         upper = GaussianMixture(2, random_state=0).fit(r[:, None]).means_.max() if len(r) > 1 else r.max()
     best = common.argmax(axis=1)
     limit = typical[best] + common.max(axis=1) * np.maximum(upper - typical[best], 0)
@@ -125,9 +124,7 @@ def glc_labels(e: np.ndarray, p: np.ndarray, share: float, rho: float = 0.75, se
         if not clusters:
             known |= nearest == k
             continue
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ConvergenceWarning)
-            centres = KMeans(clusters, n_init=1, max_iter=100, random_state=seed).fit(e[others]).cluster_centers_
-        centres /= np.maximum(np.linalg.norm(centres, axis=1, keepdims=True), 1e-12)
+        with warnings.catch_warnings(action="ignore", category=ConvergenceWarning):
+            centres = unit(KMeans(clusters, n_init=1, max_iter=100, random_state=seed).fit(e[others]).cluster_centers_)
         known |= (nearest == k) & (own >= (e @ centres.T).max(axis=1))
     return PseudoLabels(_rows(nearest, ~known, p.shape[1]), np.ones(len(e)), ~known)

@@ -1,7 +1,7 @@
 """Run a grid, then write a table per noise."""
 
 from datetime import date
-from typing import Dict, List, Sequence, Tuple
+from typing import Dict, List, Optional, Sequence, Tuple
 
 from tllib_ext.evaluation.openset import DEFINITIONS
 from tllib_ext.experiments.estimate import dry_run_text
@@ -18,7 +18,7 @@ from tllib_ext.report.tables import MEAN, Stat, Table, make_table, stat
 from tllib_ext.training.run_dir import Lock
 from tllib_ext.typing import Record
 
-__all__ = ["compare", "run_grid", "noise_table", "legend"]
+__all__ = ["compare", "run_grid", "write_results", "noise_table", "publish", "legend", "metric_label"]
 
 #: settings that a legend names.
 _STATED = ("arch", "steps", "batch_size", "split", "seed", "noise_seed")
@@ -39,20 +39,31 @@ def compare(grid: Grid) -> int:
         return 0
     records, notes = run_grid(grid, cells)
     tables = [noise_table(records, noise, options.metric, grid) for noise in grid.noises]
-    for table in tables:
-        print(to_text(table), end="\n\n")
-    name = DEFINITIONS[options.metric].partition(":")[0] if ":" in DEFINITIONS[options.metric] else options.metric
-    figures = {"comparison": png_bytes(bars_figure(tables, f"{name} in %"))}
+    name = metric_label(options.metric)
+    figures = {"comparison": bars_figure(tables, f"{name} in %")}
     # A row of panels for each quantity that some method recorded, a column for each noise.
     curves = {key: [_curves(records, noise, grid, key) for noise in grid.noises] for key in (options.metric, *_CURVES)}
     panels = [panel for row in curves.values() if any(found.lines for found in row) for panel in row]
     if panels:
-        figures["curves"] = png_bytes(lines_figure(panels, f"{name} in %", columns=len(grid.noises)))
-    paths = write_comparison(grid.out, "comparison", f"{name} on {grid.domains.data}", tables, records, grid.command,
-                             figures, notes)  # fmt: skip
-    for note in notes:
-        print(note)
-    print(f"files: {', '.join(map(str, paths))}")
+        figures["curves"] = lines_figure(panels, f"{name} in %", columns=len(grid.noises))
+    return write_results(grid, "comparison", f"{name} on {grid.domains.data}", tables, records, figures, notes)
+
+
+def metric_label(metric: str) -> str:
+    """A metric as its definition writes it: ``OS*`` for ``os_star``."""
+    head, colon, _ = DEFINITIONS[metric].partition(":")
+    return head if colon else metric
+
+
+def write_results(
+    grid: Grid, name: str, title: str, tables: List[Table], records: List[Record], figures: Record, notes: List[str]
+) -> int:
+    """Print the tables and write ``name.*`` with the figures; 1 if there are notes of failed cells."""
+    for table in tables:
+        print(to_text(table), end="\n\n")
+    pictures = {stem: png_bytes(figure) for stem, figure in figures.items()}
+    paths = write_comparison(grid.out, name, title, tables, records, grid.command, pictures, notes)
+    print(*notes, f"files: {', '.join(map(str, paths))}", sep="\n")
     return 1 if notes else 0
 
 
@@ -93,14 +104,18 @@ def noise_table(records: Sequence[Record], noise: Noise, metric: str, grid: Grid
     tasks = [task.label for task in grid.tasks]
     title = f"{noise.label} ({noise.code})" if noise.code in paper_tables()["noise"] else noise.label
     table = make_table(mine, metric, rows, tasks, title=title)
-    if metric == "os":
-        for variant in grid.variants:
-            for column, names in [*((t, [t]) for t in tasks), (MEAN, tasks)]:
-                number = published(grid.benchmark, noise.code, variant.settings["method"], names)
-                if number is not None and column in table.columns:
-                    table.paper[variant.label, column] = number
+    for variant in grid.variants:
+        for column, names in [*((t, [t]) for t in tasks), (MEAN, tasks)]:
+            number = published(grid.benchmark, noise.code, variant.settings["method"], names)
+            publish(table, metric, variant.label, column, number)
     table.legend = legend(mine, metric, table)
     return table
+
+
+def publish(table: Table, metric: str, row: str, column: str, number: Optional[float]) -> None:
+    """Put a published number beside ours; the paper has OS only."""
+    if metric == "os" and number is not None and column in table.columns:
+        table.paper[row, column] = number
 
 
 def legend(records: Sequence[Record], metric: str, table: Table) -> List[str]:

@@ -72,7 +72,11 @@ def published(benchmark: Optional[str], code: str, method: str, tasks: Sequence[
         return None
     if set(tasks) == set(tables["tasks"][benchmark]):
         return tables["table2"][benchmark].get(code, {}).get(name)
-    values = [_of_task(benchmark, code, name, task) for task in tasks]
+    return _mean([_of_task(benchmark, code, name, task) for task in tasks])
+
+
+def _mean(values: Sequence[Optional[float]]) -> Optional[float]:
+    """None where one of the values is."""
     known = [value for value in values if value is not None]
     return round(sum(known) / len(known), 4) if len(known) == len(values) else None
 
@@ -100,6 +104,4 @@ def published_ablation(benchmark: Optional[str], code: str, variant: str, tasks:
         return None
     if set(tasks) == set(tables["tasks"][benchmark]):
         return ablation["rows"][row]["mean"]
-    values = [ablation["rows"][row].get(task) for task in tasks]
-    known = [value for value in values if value is not None]
-    return round(sum(known) / len(known), 4) if len(known) == len(values) else None
+    return _mean([ablation["rows"][row].get(task) for task in tasks])

@@ -5,17 +5,13 @@ from typing import List, Optional, Tuple
 import numpy as np
 
 from tllib_ext.errors import UserError
-from tllib_ext.evaluation.openset import DEFINITIONS
-from tllib_ext.experiments.compare import legend, run_grid
+from tllib_ext.experiments.compare import legend, metric_label, publish, run_grid, write_results
 from tllib_ext.experiments.estimate import dry_run_text
 from tllib_ext.experiments.grid import Grid
 from tllib_ext.experiments.paper import paper_tables, published, published_ablation
 from tllib_ext.experiments.plans import EXPERIMENTS, SENSITIVITY
-from tllib_ext.report.comparison import write_comparison
 from tllib_ext.report.comparison_plots import Panel, bars_figure, lines_figure
 from tllib_ext.report.plots import Scores, density
-from tllib_ext.report.style import png_bytes
-from tllib_ext.report.table_formats import to_text
 from tllib_ext.report.tables import MEAN, Table, make_table
 from tllib_ext.typing import Record
 
@@ -48,19 +44,11 @@ def reproduce(name: str, grid: Grid, values: Optional[str] = None) -> int:
     legends = [legend(records, options.metric, table) for table in tables]
     for table, own, following in zip(tables, legends, [*legends[1:], None]):
         table.legend = [] if own == following else own  # once under several tables that it fits
-        print(to_text(table), end="\n\n")
-    pictures = {stem: png_bytes(figure) for stem, figure in figures.items()}
-    title = f"{name}: {experiment.about} ({grid.domains.data})"
-    paths = write_comparison(grid.out, name, title, tables, records, grid.command, pictures, notes)
-    for note in notes:
-        print(note)
-    print(f"files: {', '.join(map(str, paths))}")
-    return 1 if notes else 0
+    return write_results(grid, name, f"{name}: {experiment.about} ({grid.domains.data})", tables, records, figures, notes)
 
 
 def _label(metric: str) -> str:
-    head, colon, _ = DEFINITIONS[metric].partition(":")
-    return f"{head if colon else metric} in %"
+    return f"{metric_label(metric)} in %"
 
 
 def _rows(records: Records) -> List[str]:
@@ -79,15 +67,10 @@ def _table2(records: Records, metric: str, grid: Grid) -> Made:
             if (variant.label, column) in part.stats:
                 table.stats[variant.label, noise.code] = part.stats[variant.label, column]
             number = published(grid.benchmark, noise.code, variant.settings["method"], tasks)
-            _publish(table, metric, variant.label, noise.code, number)
+            publish(table, metric, variant.label, noise.code, number)
     panels = [Table(code, rows, [code], {k: v for k, v in table.stats.items() if k[1] == code},
                     {k: v for k, v in table.paper.items() if k[1] == code}) for code in codes]  # fmt: skip
     return [table], {"table2": bars_figure(panels, _label(metric))}
-
-
-def _publish(table: Table, metric: str, row: str, column: str, number: Optional[float]) -> None:
-    if metric == "os" and number is not None and column in table.columns:
-        table.paper[row, column] = number
 
 
 def _table3(records: Records, metric: str, grid: Grid) -> Made:
@@ -99,7 +82,7 @@ def _table3(records: Records, metric: str, grid: Grid) -> Made:
         for variant in grid.variants:
             for column, names in [*((task, [task]) for task in tasks), (MEAN, tasks)]:
                 number = published(grid.benchmark, noise.code, variant.settings["method"], names)
-                _publish(table, metric, variant.label, column, number)
+                publish(table, metric, variant.label, column, number)
         tables.append(table)
     return tables, {"table3": bars_figure(tables, _label(metric))}
 
@@ -111,7 +94,7 @@ def _ablation(records: Records, metric: str, grid: Grid) -> Made:
         table = make_table(mine, metric, _rows(mine), tasks, title=f"ablation, {noise.code}", apart=True, corner="variant")
         for part, row in paper_tables()["variants"].items():
             for column, names in [*((task, [task]) for task in tasks), (MEAN, tasks)]:
-                _publish(table, metric, row, column, published_ablation(grid.benchmark, noise.code, part, names))
+                publish(table, metric, row, column, published_ablation(grid.benchmark, noise.code, part, names))
         tables.append(table)
     return tables, {"ablation": bars_figure(tables, _label(metric))}
 
@@ -145,7 +128,7 @@ def _noise_sweep(records: Records, metric: str, grid: Grid) -> Made:
         for variant in grid.variants:
             for record in mine:
                 number = published(grid.benchmark, record["code"], variant.settings["method"], tasks)
-                _publish(table, metric, variant.label, f"{record['x']:g}", number)
+                publish(table, metric, variant.label, f"{record['x']:g}", number)
         tables.append(table)
         panels.append(panel)
     return tables, {"noise_sweep": lines_figure(panels, _label(metric))}

@@ -110,7 +110,7 @@ def test_near_one_half_the_interval_covers_both_directions_of_the_cycle():
     assert renamed_rates(counts) == pytest.approx([0.52] * 4)
     wrong = np.tile([0.0, 1.0], 50) * 0.96
     assert rate_bounds(np.eye(2)[[0, 1] * 50], wrong, 0.0, renamed_rates(counts))[0] == pytest.approx((0.48, 0.52))
-    assert rate_bounds(np.eye(2)[[0, 1] * 50], wrong, 0.0, [0.8])[0] == pytest.approx((0.48, 0.48))
+    assert renamed_rates(80 * np.eye(20) + 20 * np.roll(np.eye(20), 1, axis=1)) == []  # one of 20 classes moves the rate little
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, 1e300])

@@ -16,6 +16,7 @@ __all__ = ["GroupObjective", "match_clusters", "order_by_label", "initial_respon
            "renamed_rates"]  # fmt: skip
 
 _LAMBDA = 0.1  # Dirichlet parameter of a cluster's label histogram: few labels per cluster
+_NEAR = 0.12  # further share of wrong labels up to which another name of a class is plausible
 _RIGHT = 0.6  # prior mean of the share of right labels in a class: more often right than not
 
 
@@ -44,20 +45,24 @@ def match_clusters(counts: np.ndarray) -> np.ndarray:
 
 
 def renamed_rates(counts: np.ndarray) -> List[float]:
-    r"""Rates of the readings in which class k, for each k, or every class has another name, with as few wrong labels as possible.
+    r"""Rates of the plausible readings in which class k, for each k, or every class has another name.
 
-    Names of classes are known from the labels alone, so a reading whose rate is hardly higher is hardly less plausible.
+    Names of classes are known from the labels alone. A reading has as few wrong labels as possible; it is plausible if it
+    makes at most 12 % more of the labels of the classes with another name wrong.
 
     Examples::
 
-        >>> [round(rate, 2) for rate in renamed_rates(np.array([[6.0, 4.0], [4.0, 6.0]]))]
-        [0.6, 0.6, 0.6]
+        >>> [round(rate, 2) for rate in renamed_rates(np.array([[5.5, 4.5, 0.0], [4.5, 5.5, 0.0], [0.0, 0.0, 10.0]]))]
+        [0.37, 0.37]
     """
     rows, total, rates = np.arange(len(counts)), counts.sum(), []
     for k in (*rows, rows):
         allowed = counts.copy()
         allowed[k, k] = -total
-        rates.append(float(1 - counts[rows, linear_sum_assignment(-allowed)[1]].sum() / total))
+        name = linear_sum_assignment(-allowed)[1]
+        lost = counts[rows, rows].sum() - counts[rows, name].sum()
+        if lost <= _NEAR * counts[name != rows].sum():
+            rates.append(float(1 - counts[rows, name].sum() / total))
     return rates
 
 

@@ -8,7 +8,6 @@ __all__ = ["doubtful_labels", "rate_bounds"]
 
 #: an interval of the rate that is wider is not known.
 KNOWN_WIDTH = 0.2
-_NEAR = 0.12  # other names of the classes whose rate is higher by less are as plausible
 
 
 def rate_bounds(p: np.ndarray, wrong: np.ndarray, std: float, renamed: Sequence[float] = ()) -> Tuple[Tuple[float, float], bool]:
@@ -20,8 +19,7 @@ def rate_bounds(p: np.ndarray, wrong: np.ndarray, std: float, renamed: Sequence[
     (:math:`d = 0`) speak for noise that does not depend on the image; none among them (:math:`d = 1`) for noise, if
     there is any, that does, and which also moves the classifier that looks for it. The interval is
     :math:`[\rho - 2 s - 0.2 u,\; \rho + 2 s + (0.7 + 1.3 d) u]`; it reaches at least to 3/N, since none wrong among N
-    labels is likely up to that rate, and to the rate, plus 2 s, of a reading with other names of the classes that is higher by
-    at most 0.12.
+    labels is likely up to that rate, and to the rate, plus 2 s, of every plausible reading with other names of the classes.
 
     Args:
         p (numpy.ndarray): probabilities of the classes from the features alone
@@ -44,7 +42,7 @@ def rate_bounds(p: np.ndarray, wrong: np.ndarray, std: float, renamed: Sequence[
     dependence = 1 - min(float(wrong[half].mean()) / rate, 1) if rate > 0 else 1.0
     low = max(rate - 2 * std - 0.2 * undecided, 0.0)
     high = max(rate + 2 * std + (0.7 + 1.3 * dependence) * undecided, 3 / len(p))
-    high = min(max(high, *(other + 2 * std for other in (0.0, *renamed) if other <= rate + _NEAR)), 1.0)
+    high = min(max(high, *(other + 2 * std for other in (0.0, *renamed))), 1.0)
     return (low, high), high - low <= KNOWN_WIDTH
 
 

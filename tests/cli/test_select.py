@@ -45,14 +45,9 @@ def test_every_evaluation_of_a_run_records_them_without_target_labels(tmp_path):
         x = rng.randn(90, 6) + 4 * np.eye(6)[labels]
         np.savez(tmp_path / f"{domain}.npz", features=x, classes=np.array(list("abc")), **more)
     words = [str(tmp_path), "-d", "features", "-s", "one", "-t", "two", "--steps", "20", "--eval-every", "10", "--no-report"]
-    held = {"val_held_out_accuracy"}
-    for more, absent in (
-        (["-m", "divergence"], {"val_separation", *held}),
-        (["-m", "credo"], held),
-        (["-m", "credo", "--hold-out", "0.2"], {"val_source_accuracy"}),
-    ):
-        log = tmp_path / "_".join(more)
-        assert main(["train", *words, *more, "--log", str(log)]) == 0
-        lines = [json.loads(line) for line in (log / "results.jsonl").read_text().splitlines()]
+    held = "val_held_out_accuracy"  # only of a run that holds images out
+    for method, absent in (("divergence", {"val_separation", held}), ("credo", {held})):
+        assert main(["train", *words, "-m", method, "--log", str(tmp_path / method)]) == 0
+        lines = [json.loads(line) for line in (tmp_path / method / "results.jsonl").read_text().splitlines()]
         assert len(lines) == 2 and all(set(VALIDATORS) - set(line) == absent for line in lines)
         assert all(0 <= line["val_entropy"] <= 1 and 0 <= line["val_agreement"] <= 1 for line in lines)

@@ -9,19 +9,23 @@ import time
 import numpy as np
 import pytest
 import torch
-from conftest import ROOT
+from test_compat import ROOT
 from together import Together, free_port
 from torch import nn
 
+from tllib_ext.cli.parser import Parser, add_run_arguments, parse_run
 from tllib_ext.distributed import gather_rows, pooled_any, pooled_mean, rank, world_size
 from tllib_ext.methods import METHODS
 from tllib_ext.methods.base import Batch
 from tllib_ext.methods.context import Context
 from tllib_ext.methods.divergence import Divergence, DivergenceHparams
+from tllib_ext.methods.posterior import estimated_target
 from tllib_ext.methods.selection import pooled_small_loss
 from tllib_ext.modules.synced_batchnorm import convert_sync_batchnorm, is_synced
 from tllib_ext.split import LabelSplit
+from tllib_ext.training.build import build
 from tllib_ext.training.players import SGDPlayers
+from tllib_ext.training.trainer import train
 
 SPLIT = LabelSplit(["a", "b", "c"], ["p", "q"], ["u"])
 
@@ -32,17 +36,20 @@ def flags(root, log, batch, *more, norm="none"):
             "--hp", "warmup=3", "--log", log, *more]  # fmt: skip
 
 
-def train_run(words):
-    """One run of the training script; results, and every parameter at the end."""
-    from tllib_ext.cli.parser import Parser, add_run_arguments, parse_run
-    from tllib_ext.training.build import build
-    from tllib_ext.training.trainer import train
-
+def built(words):
     parser = Parser()
     add_run_arguments(parser)
-    parts = build(parse_run(parser, [str(word) for word in words]))
-    results = train(parts).results
-    return results, {name: value.cpu().numpy() for name, value in parts.method.state_dict().items()}
+    return build(parse_run(parser, [str(word) for word in words]))
+
+
+def numbers(method):
+    return {name: value.cpu().numpy() for name, value in method.state_dict().items()}
+
+
+def train_run(words):
+    """One run of the training script; results, and every parameter at the end."""
+    parts = built(words)
+    return train(parts).results, numbers(parts.method)
 
 
 @pytest.mark.parametrize("norm", ["none", "batch"])
@@ -194,12 +201,25 @@ def test_torchrun(feature_root, tmp_path):
     assert done.stdout.count("step    10") == 1  # one process speaks
 
 
+def train_and_predict(words):
+    """A run, and what this process alone then says of the whole target."""
+    parts = built(words)
+    results = train(parts).results
+    method = parts.method.eval()
+    method.refresh()
+    told = [value.numpy().tobytes() for value in method.predict(parts.target.features)]
+    return results, numbers(method), told, estimated_target(method) is not None
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", list(METHODS))
 def test_every_method_runs_on_two_processes(feature_root, tmp_path, name):
     words = flags(feature_root, tmp_path / name, 12, "-m", name, "--steps", 4, "--eval-every", 4)
     words = [word for word in words if word not in ("--hp", "warmup=3")]
-    (results, first), (_, second) = Together(2, train_run, words).results()
+    (results, first, told, has_target), (_, second, told_too, _) = Together(2, train_and_predict, words).results()
     assert results["processes"] == 2 and np.isfinite(results["os"])
     for key in first:
+        assert np.isfinite(first[key]).all(), key
         np.testing.assert_array_equal(first[key], second[key], err_msg=key)
+    assert told == told_too, "probabilities, scores and decisions are the same bytes"
+    assert has_target or name not in ("credo", "mixture")

@@ -98,3 +98,21 @@ def test_a_run_with_images_of_no_class_writes_its_audit(tmp_path, monkeypatch):
     assert (suspects.clean[suspects.is_wrong] == SPLIT.unknown).all()
     assert set(suspects.kind) <= {FINE, *KINDS} and len(suspects.group) == len(suspects.given)
     assert ((suspects.kind != FINE) | (suspects.suggested == suspects.given)).all()
+
+
+@pytest.mark.parametrize("noise", ["pair", "open_set"])
+def test_a_share_of_every_label_is_held_out(noise):
+    whole = NoisyLabels(VIEW, noise, 0.2, seed=3)
+    kept, held = whole.hold_out(0.3, seed=1)
+    assert sorted(kept.paths + held.paths) == sorted(whole.paths) and not set(kept.paths) & set(held.paths)
+    given, truth = dict(whole.samples), dict(zip(whole.paths, whole.clean_targets))
+    for part in (kept, held):
+        assert dict(part.samples) == {path: given[path] for path in part.paths}
+        assert part.clean_targets.tolist() == [truth[path] for path in part.paths]
+        assert part.realised_rate == (part.targets != part.clean_targets).mean()
+        assert np.array_equal(part.features, whole.features[[whole.paths.index(path) for path in part.paths]])
+    counts = np.bincount(whole.targets)
+    assert np.bincount(held.targets).tolist() == [int(0.3 * n) for n in counts]
+    assert held.paths != whole.hold_out(0.3, seed=2)[1].paths
+    with pytest.raises(UserError, match="hold_out=0.01: no label has 100 images"):
+        whole.hold_out(0.01)

@@ -246,9 +246,10 @@ def test_office_dslr(kind, rate, least):
 
 def test_the_same_question_is_answered_once(monkeypatch):
     from tllib_ext.labels import cached
+    from tllib_ext.labels.transition import fit_labels
 
     asked = []
-    monkeypatch.setattr(cached, "estimate_labels", lambda *words, **more: asked.append(words) or estimate_labels(*words, **more))
+    monkeypatch.setattr(cached, "fit_labels", lambda *words: asked.append(words) or fit_labels(*words))
     features, true = blobs([12] * 4, dim=8)
     noisy = flip(true, symmetric(4, 0.2), 0)
     first = cached.estimate_once(features, noisy, 4)

@@ -1,6 +1,7 @@
 """Shared fixtures: small data on disk, and the example scripts as functions."""
 
 import importlib.util
+import io
 import os
 import shutil
 import subprocess
@@ -23,6 +24,16 @@ def browse(*words, page):
     command = [CHROMIUM, "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-web-security", "--enable-logging=stderr",
                "--virtual-time-budget=10000", f"--user-data-dir={page.parent / 'profile'}", *words, page.as_uri()]  # fmt: skip
     return subprocess.run(command, capture_output=True, text=True, timeout=180)
+
+
+@pytest.fixture
+def blank_plots(monkeypatch):
+    """Plots of a report are small and empty: drawing them takes longer than a short run."""
+    from PIL import Image
+
+    buffer = io.BytesIO()
+    Image.new("RGB", (8, 8)).save(buffer, "png")
+    monkeypatch.setattr("tllib_ext.report.style.png_bytes", lambda figure: buffer.getvalue())
 
 
 def shortened(code):

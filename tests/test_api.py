@@ -25,7 +25,7 @@ def test_public_names_are_there():
         getattr(tllib_ext, "Nothing")  # noqa: B009
 
 
-def test_a_run_from_python(feature_root, tmp_path, monkeypatch):
+def test_a_run_from_python(feature_root, tmp_path, monkeypatch, blank_plots):
     from tllib_ext import RunConfig, train
 
     monkeypatch.chdir(tmp_path)

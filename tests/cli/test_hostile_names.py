@@ -66,7 +66,7 @@ def check_run(folder, names):
     assert not any("alert(1)" in script for script in page.scripts) and page.handlers == []
 
 
-def test_features_of_hostile_classes(run_example, tmp_path, monkeypatch, capfd):
+def test_features_of_hostile_classes(run_example, tmp_path, monkeypatch, capfd, blank_plots):
     rng, labels = np.random.default_rng(0), np.repeat(np.arange(6), 12)
     for shift, domain in enumerate(("alpha", "beta")):
         features = 3 * np.eye(6)[labels] + rng.normal(size=(72, 6)) / 3 + shift / 5
@@ -99,9 +99,9 @@ def folders(tmp_path):
     return tmp_path / "data", [os.fsdecode(name) for name in names]
 
 
-def test_folders_of_hostile_names(run_example, folders, tmp_path):
+def test_folders_of_hostile_names(run_example, folders, tmp_path, blank_plots):
     root, names = folders
-    code, out, err = run_example("noisy_unida", root, *FLAGS, "-a", "small_cnn", "-j", "1", "--check")
+    code, out, err = run_example("noisy_unida", root, *FLAGS, "-a", "small_cnn", "--image-size", "32", "-j", "1", "--check")
     assert code == 0, err
     check_run(tmp_path / "run", names)
     code, _, err = run_example("predict", "run", root / "beta", "--out", "predictions.csv")
@@ -112,7 +112,7 @@ def test_folders_of_hostile_names(run_example, folders, tmp_path):
 
 
 @needs_browser
-def test_a_browser_runs_no_name(run_example, tmp_path):
+def test_a_browser_runs_no_name(run_example, tmp_path, blank_plots):
     act = "document.title='owned'"
     names = [f"<script>{act}</script>", f"<img src=x onerror={act}>", f"</style></script><svg onload={act}>", f"';{act};//",
              f'"><body onpageshow={act}>', f"javascript:{act}"]  # fmt: skip

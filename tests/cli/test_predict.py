@@ -27,7 +27,11 @@ def saved(request, image_root, tmp_path_factory):
     folder, cache = tmp_path_factory.mktemp(request.param), tmp_path_factory.mktemp("cache")
     parser = Parser()
     add_run_arguments(parser)
-    words = [image_root, *"-d folder -s photo -t sketch -a small_cnn -b 4 --no-report -j 0 --log".split(), folder / "run"]
+    words = [
+        image_root,
+        *"-d folder -s photo -t sketch -a small_cnn --image-size 32 -b 4 --no-report -j 0 --log".split(),
+        folder / "run",
+    ]
     words += ["--steps", 2] if request.param != "mixture" else ["-m", "mixture"]
     words += ["--freeze-backbone"] * (request.param != "trained")
     with pytest.MonkeyPatch.context() as patch:

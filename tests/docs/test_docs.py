@@ -1,45 +1,72 @@
-"""README and docs: commands and Python blocks are run, on data small enough for a test."""
+"""README, docs and help: commands and Python blocks are run on small data, from an empty HOME, with one and two threads."""
 
 import re
 import runpy
 import shlex
+import shutil
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from conftest import ROOT, load_example, shortened
+from documented import PAGES, blocks, commands, examples
+from world import make_world
 
-PAGES = sorted([ROOT / "README.md", ROOT / "SECURITY.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
-pytestmark = pytest.mark.slow  # some fifty short runs; test_readme.py looks at the flags alone, quickly
-#: run by another test: this one would run itself, or needs what only that one makes.
+#: not run here, and why.
 ELSEWHERE = {
     "python -m pytest": "it is what runs this",
+    "python -m pytest -m slow -s tests/methods/test_authors_loop.py": "needs the authors' code; a test itself",
+    "PYTHONPATH=$TLLIB_EXT_REAL_TLLIB python -m pytest -s tests/methods/test_tllib_loops.py": "needs tllib; a test itself",
+    "export TLLIB_EXT_REAL_DIVOPT=…/Divergence-Optimization TLLIB_EXT_REAL_TLLIB=…/Transfer-Learning-Library": "sets paths",
     "pytest tests/methods/test_method_sweep.py -k smoothing": "test_new_method.py follows CONTRIBUTING.md",
     "python examples/noisy_unida.py -m smoothing": "test_new_method.py follows CONTRIBUTING.md",
     "python examples/noisy_unida.py -m smoothing --list-hp": "test_new_method.py follows CONTRIBUTING.md",
     "python examples/toy.py": "test_toy.py runs the whole script",
+    "python examples/toy.py --out docs/images/toy.png --seed 3": "test_toy.py runs the whole script",
     "python -m tllib_ext.tllib PATH/dann.py data/office31 -d Office31 -s A -t D -a resnet18 --scratch": "test_tllib_launcher.py",
+    "python -m tllib_ext.tllib Transfer-Learning-Library/examples/domain_adaptation/image_classification/dann.py "
+    "data/office31 -d Office31 -s A -t D -a resnet18 --scratch --epochs 1": "test_tllib_launcher.py",
+    "python examples/plain_tllib_loop.py data/office31 -d Office31 -s A -t D --noise pair --rate 0.2 -a resnet50 --scratch":
+        "test_plain_tllib_loop.py",
+    "python examples/pretrain_small_cnn.py --out small_cnn.safetensors": "hours; test_glyphs.py looks at its result",
+    "python examples/label_audit.py data/office31_resnet50 data/transfer_mobilenetv2": "an hour; --table is run",
+    "python examples/draw_characters.py data/characters": "test_draw_characters.py",
+    "tllib-ext train data/characters -d folder -s printed -t coloured --split 26/14/22 -a mobilenet_v2 --freeze-backbone "
+    "-m mixture": "needs weights from the network and draw_characters.py's images; -d folder is run on other images",
     "pip install -c constraints.txt -e .": "the tests run in such an environment",
+    'pip install "tllib_ext[compare]"': "needs a network",
     "sh runs/audit/move_files.sh": "the tests of the audit run it",
     "xdg-open runs/my_run/report.html": "test_page.py looks at the page in a browser",
-}
+    "tllib-ext evaluate --all": "names the flag; docs/evaluation.md has it with a file",
+}  # fmt: skip
+IMAGES = "-a small_cnn --image-size 32 -j 0".split()
 
 
-def blocks(language):
-    for page in PAGES:
-        for text in re.findall(rf"^```{language}\n(.*?)^```", page.read_text(encoding="utf-8"), re.S | re.M):
-            yield page.relative_to(ROOT), text
+# --- every one of them ------------------------------------------------------------------------------------------------
 
 
-def commands():
-    """Every command once, with the page that says it first; comments and installation are cut off."""
-    found = {}
-    for page, text in blocks("bash"):
-        for line in re.sub(r"\\\n\s*", "", text).splitlines():
-            line = line.split(" && ")[-1].split(" #")[0].strip()
-            if line and not line.startswith("#"):
-                found.setdefault(line, page)
-    return [pytest.param(line, id=f"{page}:{line[:60]}") for line, page in found.items()]
+def test_every_command_of_the_pages_and_of_help_is_run_or_explained(capsys, monkeypatch):
+    from tllib_ext.cli.main import COMMANDS, main
+
+    known = commands()
+    assert not set(ELSEWHERE) - set(known), "no page says this any more"
+    for words in (*([name] for name in COMMANDS), ["reproduce", "table2"]):
+        for flag in ("--help", "--help-all"):
+            try:
+                main([*words, flag])
+            except SystemExit:
+                pass
+            assert not set(examples(capsys.readouterr().out)) - set(known), words
+    shown = {" ".join(line.split()) for line in known}
+    for page in PAGES:  # a block of another language or an indented line would not be found
+        if ROOT / "docs" / "results" in page.parents:
+            continue  # records of runs, each with the command that was typed
+        text = re.sub(r"\\\n\s*", "", page.read_text(encoding="utf-8"))
+        lines = [line.split(" && ")[-1].split(" #")[0].strip() for line in text.splitlines()]
+        missing = {line for line in lines if re.match(r"(tllib-ext|python examples/|python -m tllib_ext|torchrun) ?\S", line)}
+        assert not {line for line in missing - shown if "`" not in line}, page
 
 
 # --- commands ---------------------------------------------------------------------------------------------------------
@@ -47,86 +74,77 @@ def commands():
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory):
-    """A folder in which the pages' names exist: small Office-31, its features, photos, a finished run."""
-    from PIL import Image
-
-    from tllib_ext.cli.parser import run_main
-    from tllib_ext.vision.datasets.benchmarks import BENCHMARKS
-
-    root, rng = tmp_path_factory.mktemp("world"), np.random.default_rng(0)
-
-    def photo(path, colour):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray((colour + rng.integers(0, 40, (12, 12, 3))).astype(np.uint8)).save(path)
-
-    office, names = root / "data" / "office31", BENCHMARKS["Office31"].classes
-    colours = rng.integers(0, 200, (len(names), 3))
-    (office / "image_list").mkdir(parents=True)
-    for domain, stem in BENCHMARKS["Office31"].lists.items():
-        paths = [f"{domain}/images/{name}/{i}.png" for name in names for i in range(2)]
-        for path, colour in zip(paths, colours.repeat(2, 0)):
-            photo(office / path, colour)
-        lines = [f"{path} {k // 2}" for k, path in enumerate(paths)]
-        (office / "image_list" / f"{stem}.txt").write_text("\n".join(lines) + "\n")
-        for folder in ("DIR", "data/office31_resnet50", "data/office31_features"):
-            (root / folder).mkdir(parents=True, exist_ok=True)
-            np.savez(root / folder / f"{domain}.npz", features=rng.normal(size=(62, 8)).astype(np.float32),
-                     labels=np.arange(62) // 2, classes=np.array(names))  # fmt: skip
-    for number, name in enumerate(["mouse", "mug", "pen"]):
-        for i in range(14):
-            photo(root / "my_photos" / "labelled" / name / f"{i}.png", colours[number])
-    for i in range(40):
-        photo(root / "my_photos" / "new" / f"{i}.png", colours[i % 4])
-    photo(root / "more_photos" / "a.png", colours[0])
-    photo(root / "one.jpg", colours[1])
-    rows = ["index,label,predicted,score,top1", "0,mug,mug,0.1,mug", "1,mouse,unknown,0.9,bike", "2,unknown,unknown,0.8,mug"]
-    (root / "theirs.csv").write_text("\n".join(rows) + "\n")
     with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(root)
-        patch.setattr(sys, "argv", "x DIR -s A -t D --noise pair --steps 2 --log runs/my_run".split())
-        assert run_main(load_example("noisy_unida").main) == 0
-        patch.setattr(sys, "argv", "x my_photos -s labelled -t new --steps 2 -a small_cnn --log runs/photos".split())
-        assert run_main(load_example("noisy_unida").main) == 0
-    return root
+        patch.setenv("HOME", str(tmp_path_factory.mktemp("home")))
+        return make_world(tmp_path_factory.mktemp("world"))
 
 
-def shrunk(script, words):
-    """The words of the page, and some that make the run short; a later flag wins over an earlier one."""
-    words = [word for word in words if word != "--download"]
-    if script == "noisy_unida":
-        words += "--steps 1 --device cpu -j 0 --no-report --log runs/again --overwrite".split()
-        return words + ([] if "DIR" in words else ["-a", "small_cnn"])
-    if script == "predict":
+@pytest.fixture(params=[1, 2], ids=["one thread", "two threads"])
+def newcomer(request, world, monkeypatch, tmp_path):
+    """The working folder is the world, HOME is empty, PyTorch has so many threads."""
+    (tmp_path / "home").mkdir()
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    for name in ("TLLIB_EXT_CACHE", "TORCH_HOME", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("OMP_NUM_THREADS", str(request.param))
+    monkeypatch.chdir(world)
+    before = torch.get_num_threads()
+    torch.set_num_threads(request.param)
+    yield
+    torch.set_num_threads(before)
+
+
+def shrunk(command, words):
+    """The words of the page and some that make the run short, on a CPU and without a network; a later flag wins."""
+    words = [word for word in words if word not in ("--download", "--dry-run")]
+    features = "features" in words or "DIR" in words
+    if command == "train":
+        more = "" if "--list-hp" in words else "--steps 1 --device cpu --no-report --log runs/again --overwrite"
+        return words + more.split() + ([] if features else IMAGES)
+    if command in ("compare", "reproduce"):
+        more = "--seeds 0 -b 8 --device cpu --no-report --out runs/grid --overwrite".split()
+        methods = words[words.index("--methods") + 1] if "--methods" in words else ""
+        few = "source_only,divergence" if methods == "all" else ",".join(methods.split(",")[:2])
+        more += (["--methods", few] if few else []) + ([] if few == "mixture" else ["--steps", "1"])
+        more += ["--tasks", "A2D"] if "--tasks all" in " ".join(words) else []
+        return words + more + ([] if features else IMAGES)
+    if command == "predict":
         return [word.replace("my_run", "photos") for word in words]
-    if script == "benchmark":
-        pytest.skip("test_benchmark.py times small things")
-    return words + ["--dry-run"] if script in ("compare", "reproduce") else words
+    if command == "doctor":
+        return words + "--device cpu -a small_cnn -m source_only,divergence".split()
+    if command in ("features", "audit") and "--weights" not in words and not any(word.endswith(".npz") for word in words):
+        return words + ["-a", "small_cnn"] + ["--overwrite"] * (command == "features")
+    return words
 
 
-@pytest.mark.parametrize("line", commands())
-def test_commands_run(line, world, monkeypatch, capfd):
+def in_this_process(cells, out, jobs=1, keep_models=False, total=None):
+    """The work of a grid's processes."""
+    from tllib_ext.experiments.runner import run_cell
+
+    done = [(cell, run_cell(cell, Path(out), keep_models)[0]) for cell in cells]
+    return [(cell, error) for cell, error in done if error is not None]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("line", [pytest.param(line, id=f"{page}:{line[:60]}") for line, page in commands().items()])
+def test_commands_run(line, newcomer, monkeypatch, capfd, tmp_path):
+    from tllib_ext.cli.main import main
+    from tllib_ext.cli.parser import run_main
+
     if line in ELSEWHERE:
         pytest.skip(ELSEWHERE[line])
-    monkeypatch.chdir(world)
-    monkeypatch.setenv("TLLIB_EXT_CACHE", str(world / "cache"))
-    monkeypatch.setenv("SLURM_NNODES", "2")
+    monkeypatch.setattr("tllib_ext.experiments.compare.run_cells", in_this_process)
     words = [word.replace("$SLURM_NNODES", "2") for word in shlex.split(line)]
     if words[0].startswith("PYTHONPATH="):
         words = words[1:]
-        try:
-            import tllib  # noqa: F401
-        except ImportError:
-            pytest.skip("tllib is not importable")
+        pytest.importorskip("tllib", reason="tllib is not importable")
     if "torchrun" in words:  # its flags are understood; what it starts is run once, and in test_distributed.py twice
         from torch.distributed.run import get_args_parser
 
         parsed = get_args_parser().parse_args(words[words.index("torchrun") + 1 :])
         words = ["python", parsed.training_script, *parsed.training_script_args]
     if words[0] == "tllib-ext":
-        from tllib_ext.cli.main import main
-
-        more = {"features": ["-a", "small_cnn", "--overwrite"], "audit": ["-a", "small_cnn"]}.get(words[1], [])
-        assert main([word for word in words[1:] if word != "--download"] + more) == 0, capfd.readouterr().err
+        assert main([words[1], *shrunk(words[1], words[2:])]) == 0, capfd.readouterr().err
         return
     assert words[0] == "python", f"do not know how to run: {line}"
     if words[1] == "-m":
@@ -136,23 +154,29 @@ def test_commands_run(line, world, monkeypatch, capfd):
         except SystemExit as stop:
             assert not stop.code, capfd.readouterr().err
         return
-    from tllib_ext.cli.parser import run_main
-
-    script = re.fullmatch(r"examples/(\w+)\.py", words[1]).group(1)
-    monkeypatch.setattr(sys, "argv", [words[1], *shrunk(script, words[2:])])
-    assert run_main(load_example(script).main) == 0, capfd.readouterr().err
+    name = re.fullmatch(r"examples/(\w+)\.py", words[1])[1]
+    if name == "benchmark":
+        pytest.skip("test_benchmark.py times small things")
+    script = load_example(name)
+    if name == "label_audit":  # it writes into the documentation
+        script.RECORDS, script.PAGE = tmp_path / "records", tmp_path / "page.md"
+        shutil.copytree(ROOT / "docs" / "results" / "labels", script.RECORDS)
+        shutil.copy(ROOT / "docs" / "label_model.md", script.PAGE)
+    command = {"noisy_unida": "train"}.get(name, name)
+    monkeypatch.setattr(sys, "argv", [words[1], *shrunk(command, words[2:])])
+    assert not run_main(script.main), capfd.readouterr().err
 
 
 # --- Python -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page, code", [pytest.param(*block, id=f"{block[0]}-{i}") for i, block in enumerate(blocks("python"))])
-def test_python_blocks_run(page, code, world, monkeypatch):
+def test_python_blocks_run(page, code, newcomer):
     if page.name == "CONTRIBUTING.md":
         pytest.skip("test_new_method.py follows it")
     if "cleanlab" in code:
         pytest.importorskip("cleanlab")
-    monkeypatch.chdir(world)
     rng = np.random.default_rng(0)
     labels = np.arange(400) % 20
     features = (np.eye(20)[labels] + 0.1 * rng.normal(size=(400, 20))).astype(np.float32)

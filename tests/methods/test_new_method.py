@@ -73,8 +73,8 @@ def test_step_4_a_run(smoothing, tmp_path, capsys):
     for domain in ("left", "right"):
         features = (3 * np.eye(8)[labels] + rng.normal(size=(48, 8))).astype(np.float32)
         np.savez(tmp_path / f"{domain}.npz", features=features, labels=labels, classes=np.array(classes))
-    flags = f"{tmp_path} -d features -s left -t right --split 2/1/1 -m smoothing --hp epsilon=0.2 --steps 4 -b 6 --device cpu"
-    assert main([*flags.split(), "--noise", "pair", "--log", str(tmp_path / "run")]) == 0
+    flags = f"{tmp_path} -d features -s left -t right --split 2/1/1 -m smoothing --hp epsilon=0.2 --steps 4 -b 6 --no-report"
+    assert main([*flags.split(), "--device", "cpu", "--noise", "pair", "--log", str(tmp_path / "run")]) == 0
     results = json.loads((tmp_path / "run" / "results.json").read_text())
     assert results["method"] == "smoothing" and 0 <= results["os"] <= 1
     assert json.loads((tmp_path / "run" / "config.json").read_text())["hparams"] == {"epsilon": 0.2}

@@ -248,7 +248,7 @@ def test_a_folder_without_a_run_is_one_clear_error(tmp_path, damage):
         write_report(folder)
 
 
-def test_results_may_come_before_their_file(tmp_path):
+def test_results_may_come_before_their_file(tmp_path, blank_plots):
     folder = make_run(tmp_path / "run", images=False)
     results = json.loads((folder / "results.json").read_text())
     (folder / "results.json").unlink()

@@ -54,7 +54,7 @@ def train_run(words):
 
 @pytest.mark.parametrize("norm", ["none", "batch"])
 def test_two_processes_and_one_end_alike(feature_root, tmp_path, norm):
-    ((one, alone),) = Together(1, train_run, flags(feature_root, tmp_path / "one", 36, norm=norm)).results()
+    one, alone = train_run(flags(feature_root, tmp_path / "one", 36, norm=norm))
     (two, first), (_, second) = Together(2, train_run, flags(feature_root, tmp_path / "two", 18, norm=norm)).results()
     assert 0 < one["train_kept"] < 1 and one["train_known"] > 0  # selection and Step C took part
     for name in alone:
@@ -154,7 +154,7 @@ def update_with_one_empty_mask():
 
 
 def test_an_empty_mask_on_one_process_hangs_nothing():
-    ((known, alone, _),) = Together(1, update_with_one_empty_mask).results()
+    known, alone, _ = update_with_one_empty_mask()
     assert any(known[:4]) and not any(known[4:])
     (_, first, some), (_, second, none) = Together(2, update_with_one_empty_mask).results()
     assert some > 0 and none == 0

@@ -15,6 +15,8 @@ from tllib_ext.training import trainer
 from tllib_ext.training.checkpoint import load_checkpoint
 from tllib_ext.training.run_dir import Lock, Stopper, check_folder, read_config
 
+pytestmark = pytest.mark.usefixtures("blank_plots")
+
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory):

@@ -77,7 +77,7 @@ def test_features_of_other_weights_are_not_taken_from_the_cache(tmp_path, monkey
         torch.save(SmallCNN().state_dict(), tmp_path / "w.pth")
         config = RunConfig(root=str(tmp_path / "images"), data="folder", source="alpha", target="beta", arch="small_cnn",
                            weights=str(tmp_path / "w.pth"), freeze_backbone=True, workers=0, batch_size=4,
-                           device="cpu")  # fmt: skip
+                           image_size=32, device="cpu")  # fmt: skip
         found.append(build(config).target.features)
     assert not torch.equal(*found)
 
@@ -102,5 +102,8 @@ def test_a_run_on_images_repeats(tmp_path, monkeypatch):
     write_images(tmp_path / "images")
     for name in ("one", "two"):
         torch.manual_seed(len(name) + (name == "two"))
-        assert train.main([*images_flags(tmp_path / "images"), "--steps", "3", "--log", str(tmp_path / name)]) == 0
+        assert (
+            train.main([*images_flags(tmp_path / "images"), "--image-size", "32", "--steps", "3", "--log", str(tmp_path / name)])
+            == 0
+        )
     assert (tmp_path / "one" / "model.safetensors").read_bytes() == (tmp_path / "two" / "model.safetensors").read_bytes()

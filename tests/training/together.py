@@ -8,7 +8,13 @@ import sys
 import time
 import traceback
 
-PRELOAD = ["torch", "tllib_ext.training.run", "tllib_ext.methods.divergence", "tllib_ext.evaluation.openset"]
+PRELOAD = [
+    "torch",
+    "tllib_ext.training.build",
+    "tllib_ext.training.trainer",
+    "tllib_ext.cli.parser",
+    "tllib_ext.methods.divergence",
+]
 
 
 def free_port():

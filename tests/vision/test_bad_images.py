@@ -15,7 +15,7 @@ from tllib_ext.images import load_image
 from tllib_ext.vision.datasets.imagelist import ImageFolder, ImageList
 from tllib_ext.vision.datasets.pixels import bad_images, without_images
 
-RUN = ("-s", "photo", "-t", "sketch", "-a", "small_cnn", "-b", "4", "--steps", "2", "-j", "2", "--no-report", "--log", "run")
+RUN = tuple("-s photo -t sketch -a small_cnn --image-size 32 -b 4 --steps 2 -j 2 --no-report --log run".split())
 
 
 def png_header(width, height):

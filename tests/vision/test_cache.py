@@ -25,6 +25,7 @@ from tllib_ext.vision.datasets.universal import UniversalView
 from tllib_ext.vision.transforms import Augment
 
 SPLIT = LabelSplit(["red", "green"], ["blue"], ["grey"])
+SMALL = ("-a", "small_cnn", "--image-size", "32", "-b", 4)
 
 
 class Listed:
@@ -103,7 +104,7 @@ def test_closing_ends_the_workers_and_the_next_stream_brings_them_back(view):
 
 @pytest.mark.parametrize("flags", [["--freeze-backbone"], []], ids=["frozen", "trained"])
 def test_no_worker_outlives_its_run(run_example, image_root, tmp_path, flags):
-    words = [image_root, "-s", "photo", "-t", "sketch", "-a", "small_cnn", "-b", 4, "--steps", 2, "--cache", "off", "-j", 1]
+    words = [image_root, "-s", "photo", "-t", "sketch", *SMALL, "--steps", 2, "--cache", "off", "-j", 1]
     before = set(multiprocessing.active_children())
     code, _, err = run_example("noisy_unida", *words, "--no-report", "--log", tmp_path / "run", *flags)
     assert code == 0, err
@@ -200,7 +201,7 @@ def test_a_complete_cache_of_pixels_may_be_read_only(view, tmp_path, read_only, 
 
 
 def test_a_complete_cache_of_features_may_be_read_only(run_example, image_root, tmp_path, read_only):
-    words = [image_root, "-s", "photo", "-t", "sketch", "-a", "small_cnn", "-b", 4, "--steps", 2, "--freeze-backbone", "-j", 0]
+    words = [image_root, "-s", "photo", "-t", "sketch", *SMALL, "--steps", 2, "--freeze-backbone", "-j", 0]
     assert run_example("noisy_unida", *words, "--no-report", "--log", "first")[0] == 0
     read_only(tmp_path / "cache")
     code, _, err = run_example("noisy_unida", *words, "--no-report", "--log", "second")
@@ -308,7 +309,7 @@ def test_interrupted_threads_stop(view, tmp_path):
 def test_training_gives_the_same_model_whatever_the_cache(run_example, image_root, tmp_path):
     models = set()
     for mode in ("off", "ram", "disk"):
-        words = [image_root, "-d", "folder", "-s", "photo", "-t", "sketch", "-a", "small_cnn", "-b", 4, "--steps", 3,
+        words = [image_root, "-d", "folder", "-s", "photo", "-t", "sketch", *SMALL, "--steps", 3,
                  "--noise", "pair", "--target-aug", "train", "-j", 1, "--cache", mode, "--no-report",
                  "--log", tmp_path / mode]  # fmt: skip
         code, _, err = run_example("noisy_unida", *words)

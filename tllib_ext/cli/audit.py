@@ -1,7 +1,7 @@
 """Find labels that look wrong, from frozen features and labels alone, without training.
 
     {prog} data/office31_resnet50/amazon.npz --out audit/amazon
-    {prog} data/cifar.npz --labels cifar_human_labels.csv --labels-column worse --out audit/cifar
+    {prog} data/cifar.npz --labels data/cifar_human_labels.csv --labels-column worse --out audit/cifar
     {prog} my_photos -a mobilenet_v2 --weights mobilenet_v2.pth --out audit/mine     images: my_photos/CLASS/IMAGE
 
 Written to --out: suspects.csv (most suspicious first: suggestion, kind of doubt, group of near-duplicates), labels.npy and

@@ -28,12 +28,13 @@ def browse(*words, page):
 
 @pytest.fixture
 def blank_plots(monkeypatch):
-    """Plots of a report are small and empty: drawing them takes longer than a short run."""
+    """Plots of pages are small and empty: drawing them takes longer than a short run."""
     from PIL import Image
 
     buffer = io.BytesIO()
     Image.new("RGB", (8, 8)).save(buffer, "png")
-    monkeypatch.setattr("tllib_ext.report.style.png_bytes", lambda figure: buffer.getvalue())
+    for module in ("report.style", "experiments.compare", "experiments.reproduce"):
+        monkeypatch.setattr(f"tllib_ext.{module}.png_bytes", lambda figure: buffer.getvalue())
 
 
 def shortened(code):

@@ -10,6 +10,7 @@ from benchmark.page import tables, write_page
 from benchmark.timing import Timing, Worker, interleave, median, speedup
 from benchmark.workloads import OPTIMISATIONS, LonghandStep, PackageStep
 from conftest import ROOT
+from counter import Counter
 
 from tllib_ext.errors import UserError
 from tllib_ext.io import BEGIN, END
@@ -41,20 +42,6 @@ def test_large_networks_end_with_the_same_parameters_too(arch, compile):
     for side in (plain, ours):
         side.run(2)
     assert difference(plain.state(), ours.state()) <= TOLERANCE
-
-
-class Counter:
-    """An object for a worker."""
-
-    def __init__(self, start=0):
-        self.value = start
-
-    def add(self, number):
-        self.value += number
-        return self.value
-
-    def fail(self):
-        raise ValueError("raised in the worker")
 
 
 def test_workers_take_turns_and_report_failures():

@@ -26,7 +26,7 @@ def inline(cells, out, jobs=1, keep_models=False, total=None):
 
 
 @pytest.fixture
-def here(monkeypatch):
+def here(monkeypatch, blank_plots):
     monkeypatch.setattr(compare, "run_cells", inline)
     inline.ran = []
 

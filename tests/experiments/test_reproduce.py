@@ -29,7 +29,7 @@ def office(tmp_path_factory):
 
 
 @pytest.fixture(autouse=True)
-def here(monkeypatch):
+def here(monkeypatch, blank_plots):
     monkeypatch.setattr(compare, "run_cells", inline)
     inline.ran = []
 

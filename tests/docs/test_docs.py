@@ -111,7 +111,7 @@ def shrunk(command, words):
     if command == "predict":
         return [word.replace("my_run", "photos") for word in words]
     if command == "doctor":
-        return words + "--device cpu -a small_cnn -m source_only,divergence".split()
+        return words + "--device cpu -m source_only,divergence".split()
     if command in ("features", "audit") and "--weights" not in words and not any(word.endswith(".npz") for word in words):
         return words + ["-a", "small_cnn"] + ["--overwrite"] * (command == "features")
     return words

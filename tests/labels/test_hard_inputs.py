@@ -70,8 +70,9 @@ def test_noise_is_not_found_where_overlap_explains_the_labels():
 def test_constant_features_tell_nothing(value, sizes):
     true = np.repeat(np.arange(len(sizes)), sizes)
     model = estimate_labels(np.full((len(true), 8), value), true, len(sizes))
-    assert judge(model, true, true) == 0 and not model.rate_known
-    assert (find_label_issues(np.full((len(true), 8), value), true).corrected == true).all()
+    assert judge(model, true, true) == 0 and model.rate_known == (len(sizes) == 2)  # three labels are at most as many wrong ones
+    found = find_label_issues(np.full((len(true), 8), value), true)
+    assert (found.corrected == true).all() and (found.suggested == true)[: sizes[0]].all()
 
 
 def test_fewer_samples_than_classes():
@@ -121,3 +122,14 @@ def test_rows_that_are_not_finite_are_an_error(bad):
     for call in (lambda: estimate_labels(x, true, 2), lambda: find_label_issues(x, np.array(["a", "b"])[true])):
         with pytest.raises(UserError, match="1 of 10 feature rows are not finite"):
             call()
+
+
+@pytest.mark.parametrize("kind", [np.uint8, np.int64, np.float16])
+def test_features_of_any_number_type(kind):
+    x, true = classes([12] * 3, 1.0, 0)
+    x, given = np.clip(10 * x + 128, 0, 255).astype(kind), wrong_at(0.2, true, 0)
+    found, plain = (find_label_issues(features, given) for features in (x, x.astype(np.float32)))
+    np.testing.assert_array_equal(found.suspicion, plain.suspicion)
+    np.testing.assert_array_equal(found.kind, plain.kind)
+    with pytest.raises(UserError, match="features are <U1: expected numbers"):
+        find_label_issues(np.full((36, 2), "a"), given)

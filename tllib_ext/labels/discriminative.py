@@ -128,8 +128,9 @@ def prototype_scores(sums: np.ndarray, g: np.ndarray, y: np.ndarray) -> np.ndarr
     norm = np.linalg.norm(sums, axis=1)
     scores = g @ (sums / np.maximum(norm, 1e-6)[:, None]).T.astype(np.float32)
     rows, own = np.arange(len(y)), scores[np.arange(len(y)), y] * norm[y].astype(np.float32)
-    left = np.maximum(norm[y] ** 2 - 2 * own + 1, 1e-6)
-    scores[rows, y] = (own - 1) / np.sqrt(left)
+    square = np.any(g, axis=1).astype(np.float32)  # 1 for a unit vector, 0 where features are constant
+    left = np.maximum(norm[y] ** 2 - 2 * own + square, 1e-6)
+    scores[rows, y] = (own - square) / np.sqrt(left)
     return scores
 
 

@@ -93,7 +93,7 @@ def distinct_samples(x: np.ndarray, y: np.ndarray) -> Tuple[np.ndarray, np.ndarr
     _, first, group = np.unique(key, return_index=True, return_inverse=True)
     everything = np.arange(len(x))
     copy = first[group] != everything
-    if not copy.any() or (y[first[group]] == y)[copy].mean() < _COPIED:
+    if len(first) == 1 or not copy.any() or (y[first[group]] == y)[copy].mean() < _COPIED:  # 1: constant features
         return everything, everything
     _, kept, place = np.unique(group * (int(y.max()) + 1) + y, return_index=True, return_inverse=True)
     order = np.argsort(kept)

@@ -30,6 +30,7 @@ FINE = "fine"
 #: the kinds of doubtful labels, in the order in which they are decided
 KINDS = ("duplicate", "no class", "another class")
 _DENSE = 20_000_000  # samples times classes up to which there is a label model and every posterior is kept
+_TIE = 0.01  # a label that is more probable by less is not suggested: without information each sample's own class is rarer by one
 _PROBE = 4000  # samples that choose temperatures and penalty above that
 
 
@@ -131,7 +132,7 @@ def judge_labels(
         fixed[part] = np.where(own[0, part] >= r.max(1), y[part], r.argmax(1))
         undecided[part] = p.max(1) < 0.6
         both = (r + p) / 2 if noise else p
-        best[part] = np.where(both[place, y[part]] >= both.max(1), y[part], both.argmax(1))
+        best[part] = np.where(both[place, y[part]] >= both.max(1) - _TIE, y[part], both.argmax(1))
         top[part] = both[place, best[part]]
         resembles[:, part] = np.sort(
             np.partition(leave_one_out_cosine(g, r[:, present], fitted.sums), -2, axis=1)[:, -2:], axis=1

@@ -187,6 +187,10 @@ def fit_labels(
 def checked(features: Values, labels: Values, num_classes: int) -> Tuple[np.ndarray, np.ndarray]:
     """Features and labels as arrays, or one clear error."""
     x, y = (np.asarray(cast("Tensor", v).detach().cpu() if hasattr(v, "detach") else v) for v in (features, labels))
+    if x.dtype.kind not in "fiub":
+        raise UserError(f"features are {x.dtype}: expected numbers")
+    if x.dtype not in (np.float32, np.float64):
+        x = x.astype(np.float32)  # whole numbers and half precision: neither has means and norms
     if x.ndim != 2 or y.shape != x.shape[:1] or len(y) == 0:
         raise UserError(f"features {x.shape} and labels {y.shape} do not fit: expected (N, D) and (N,) with N > 0")
     if not np.issubdtype(y.dtype, np.integer):

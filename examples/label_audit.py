@@ -26,7 +26,7 @@ from tllib_ext.vision.datasets.labels_file import GivenLabels
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 RECORDS, PAGE = DOCS / "results" / "labels", DOCS / "label_model.md"
-CONDITIONAL = RECORDS / "class_conditional.json"
+CONDITIONAL = "class_conditional.json"
 SOURCES = ("amazon", "webcam", "dslr", "cifar", "caltech")
 NOISES = ("pair", "symmetric", "random_partner", "runner_up", "pmd1", "part_dependent")
 HUMAN = ("aggre", "random1", "worse")
@@ -108,13 +108,13 @@ def measure_class_conditional(folder: Path) -> None:
             records.append({"source": source, "noise": noise, "rate": rate, "seed": seed, "wrong": wrong,
                             "after": float((model.corrected == clean).mean()), "estimated": model.rate,
                             "interval": model.rate_interval})  # fmt: skip
-    write_json(CONDITIONAL, records)
+    write_json(RECORDS / CONDITIONAL, records)
 
 
 def class_conditional_table() -> str:
     """One row per source, noise and rate."""
     groups: Dict[Any, List[Record]] = defaultdict(list)
-    for r in json.loads(CONDITIONAL.read_text()):
+    for r in json.loads((RECORDS / CONDITIONAL).read_text()):
         groups[r["source"], r["noise"], r["rate"]].append(r)
     head = (
         "\nPair and symmetric noise on Office-31 (`--class-conditional`), noise seeds 0, 1, 2, right labels before and after:\n"

@@ -108,47 +108,22 @@ def test_a_script_runs_as_by_itself(tmp_path):
     assert rest == "fork True tllib's own" or sys.platform == "win32"
 
 
-#: one process imports everything; each script runs in a copy of it.
-LAUNCH = """
-import os, runpy, sys
-import tllib_ext.cli.tllib
-folder, *names = sys.argv[1:]
-for name in names:
-    child = os.fork()
-    if child == 0:
-        os.dup2(os.open(f"{folder}/{name}.txt", os.O_WRONLY | os.O_CREAT), 2)
-        sys.argv = ["tllib", f"{folder}/examples/family/{name}.py"]
-        runpy.run_module("tllib_ext.tllib", run_name="__main__", alter_sys=True)
-        os._exit(0)
-    print(name, os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
-"""
-
-
-@pytest.fixture(scope="module")
-def launched(tmp_path_factory):
-    """Exit code and errors of the scripts that fail."""
-    folder = tmp_path_factory.mktemp("launched")
-    write_tree(folder, {**FAKE_TLLIB, **SCRIPT})
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TORCH_HOME", str(folder / "torch"))
-        done = python("-c", LAUNCH, folder, "bad", "weights", "data", "needy")
-    codes = dict(line.split() for line in done.stdout.splitlines())
-    return {name: (int(code), (folder / f"{name}.txt").read_text()) for name, code in codes.items()}
-
-
-def test_a_scripts_own_error_is_shown(launched):
-    code, err = launched["bad"]
-    assert code == 1 and "in inner" in err and "ZeroDivisionError" in err
+def test_a_scripts_own_error_is_shown(tmp_path):
+    write_tree(tmp_path, {**FAKE_TLLIB, **SCRIPT})
+    done = python("-m", "tllib_ext.tllib", tmp_path / "examples/family/bad.py")
+    assert done.returncode == 1 and "in inner" in done.stderr and "ZeroDivisionError" in done.stderr
 
 
 @pytest.mark.parametrize(
     "name, remedy", [("weights", "--scratch"), ("data", "--download"), ("needy", "pip install no_such_package")]
 )
-def test_what_a_script_lacks_is_one_line(name, remedy, launched):
+def test_what_a_script_lacks_is_one_line(name, remedy, tmp_path, monkeypatch):
     """tllib's scripts fetch weights and data unasked, and import packages that may be absent."""
-    code, err = launched[name]
-    assert code == 2 and remedy in err and "Traceback" not in err
-    assert len([line for line in err.splitlines() if line.startswith("error: ")]) == 1
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path / "torch"))
+    write_tree(tmp_path, {**FAKE_TLLIB, **SCRIPT})
+    done = python("-m", "tllib_ext.tllib", tmp_path / f"examples/family/{name}.py")
+    assert done.returncode == 2 and remedy in done.stderr and "Traceback" not in done.stderr
+    assert len([line for line in done.stderr.splitlines() if line.startswith("error: ")]) == 1
 
 
 def test_glyphs_are_drawn_where_tllib_would_download(tmp_path, monkeypatch):

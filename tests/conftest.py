@@ -33,7 +33,7 @@ def blank_plots(monkeypatch):
 
     buffer = io.BytesIO()
     Image.new("RGB", (8, 8)).save(buffer, "png")
-    for module in ("report.style", "experiments.compare", "experiments.reproduce"):
+    for module in ("report.style", "experiments.compare"):
         monkeypatch.setattr(f"tllib_ext.{module}.png_bytes", lambda figure: buffer.getvalue())
 
 

@@ -196,6 +196,16 @@ class Method(nn.Module):
         """Labels by which source batches are class-balanced; called once, after :meth:`prepare`."""
         return given
 
+    @torch.no_grad()
+    def over_whole(self, domain: str, layers: nn.Module) -> Tensor:
+        """The output of ``layers``, in evaluation mode, for G's features of a whole domain, ``source`` or ``target``."""
+        assert self.context is not None
+        training = layers.training
+        layers.eval()
+        out = layers(self.context.whole(domain).to(next(layers.parameters())))
+        layers.train(training)
+        return out
+
     def observe(self, source: Batch, loss: Tensor, logits: Sequence[Tensor]) -> None:
         """Give the audit of the source labels one step's per-sample losses and the heads' logits."""
         if self.audit is not None:

@@ -82,7 +82,6 @@ class Cmu(Method):
     hparams: CmuHparams
     training_only = ("class_weights", "discriminator.")
     threshold: float
-    context: Context
     class_weights: Tensor
     low: Tensor
     high: Tensor
@@ -140,17 +139,8 @@ class Cmu(Method):
         return torch.stack([head(z) for head in self.ensemble])
 
     @torch.no_grad()
-    def _whole_target(self) -> Tensor:
-        """z of the whole target, in evaluation mode."""
-        mode = self.bottleneck.training
-        self.bottleneck.eval()
-        z = self.bottleneck(self.context.whole("target").to(self.low))
-        self.bottleneck.train(mode)
-        return z
-
-    @torch.no_grad()
     def _weigh_classes(self) -> None:
-        z = self._whole_target()
+        z = self.over_whole("target", self.bottleneck)
         certain = uncertainties(self._ensemble(z))
         low, high = certain.amin(0), certain.amax(0)
         chosen = ((certain - low) / (high - low).clamp(min=1e-12)).mean(1) >= self.hparams.w_0
@@ -161,7 +151,7 @@ class Cmu(Method):
     @torch.no_grad()
     def refresh(self) -> None:
         if self.context is not None:
-            certain = uncertainties(self._ensemble(self._whole_target()))
+            certain = uncertainties(self._ensemble(self.over_whole("target", self.bottleneck)))
             self.low.copy_(certain.amin(0))
             self.high.copy_(certain.amax(0))
 

@@ -34,7 +34,7 @@ from torch import Tensor, nn
 
 from tllib_ext.distributed import gather_objects, gather_rows, pooled_mean
 from tllib_ext.errors import UserError
-from tllib_ext.methods.base import Batch, Hparams, Method, ParamGroup, Players, Prediction, hparam
+from tllib_ext.methods.base import Batch, Hparams, Method, Players, Prediction, hparam
 from tllib_ext.methods.context import Context
 from tllib_ext.modules.memory import SampleRows, gather_with_grad
 from tllib_ext.split import LabelSplit
@@ -165,16 +165,7 @@ def _kernel(distance: Tensor, gamma: Tensor) -> Tensor:
 
 
 class Dcc(Method):
-    """Clusters of the target that match source classes are aligned with them; the others are unknown.
-
-    Args:
-        backbone (torch.nn.Module): G
-        split (LabelSplit): the label sets
-        hparams (DccHparams): constants, see there
-
-    Shape:
-        - predict: images or features :math:`(N, *)` to a :class:`~tllib_ext.methods.base.Prediction`
-    """
+    """Clusters of the target that match source classes are aligned with them; the others are unknown."""
 
     Hparams = DccHparams
     hparams: DccHparams
@@ -196,9 +187,6 @@ class Dcc(Method):
         self.register_buffer("classes", torch.full((k * hp.most,), ABSENT))
         self.register_buffer("history", torch.zeros(2, dtype=torch.long))  # the last two numbers of clusters
         self._first, self._rounds = 1, frozenset([0])
-
-    def players(self) -> Dict[str, List[ParamGroup]]:
-        return {"G": self.backbone_groups(), "C": [{"params": [*self.embed.parameters(), *self.head.parameters()]}]}
 
     def prepare(self, context: Context) -> None:
         super().prepare(context)
@@ -247,10 +235,7 @@ class Dcc(Method):
     def _cluster(self) -> None:
         """One round, in evaluation mode and on the host."""
         hp, k, context = self.hparams, self.split.num_source, self.context
-        self.embed.eval()
-        s, t = (F.normalize(self.embed(context.whole(domain).to(self.centres)), dim=1).cpu().double().numpy()
-                for domain in ("source", "target"))  # fmt: skip
-        self.embed.train()
+        s, t = (F.normalize(self.over_whole(domain, self.embed), dim=1).cpu().double().numpy() for domain in ("source", "target"))
         labels, weights = np.asarray(context.source_labels), context.source_weights
         members = np.eye(k)[labels] if weights is None else np.eye(k)[labels] * weights[:, None]
         means = members.T @ s

@@ -57,16 +57,7 @@ class GearNetHparams(TclHparams):
 
 
 class GearNet(Tcl):
-    """TCL from source to target and back.
-
-    Args:
-        backbone (torch.nn.Module): G
-        split (LabelSplit): the label sets
-        hparams (GearNetHparams): constants, see there
-
-    Shape:
-        - predict: images or features :math:`(N, *)` to a :class:`~tllib_ext.methods.base.Prediction`
-    """
+    """TCL from source to target and back."""
 
     Hparams = GearNetHparams
     hparams: GearNetHparams

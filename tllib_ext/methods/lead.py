@@ -165,9 +165,7 @@ class Lead(Method):
     def _label_target(self, number: int) -> None:
         """Pseudo-labels of the whole target and new memories, in evaluation mode."""
         hp, k = self.hparams, self.split.num_source
-        self.embed.eval()
-        z = self.embed(self.context.whole("target").to(self.basis))
-        self.embed.train()
+        z = self.over_whole("target", self.embed)
         e, p = F.normalize(z, dim=1), self.head(z).softmax(1)
         if number == 0:
             self.basis.copy_(torch.linalg.svd(self.head.weight.t(), full_matrices=False)[0])

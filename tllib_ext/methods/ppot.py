@@ -149,9 +149,7 @@ class Ppot(Method):
     def _look_at_all(self, first: bool) -> None:
         """Prototypes from the whole source, alpha from the whole target, in evaluation mode."""
         context = self.context
-        self.bottleneck.eval()
-        u, z = (self.bottleneck(context.whole(domain).to(self.prototypes)) for domain in ("source", "target"))
-        self.bottleneck.train()
+        u, z = (self.over_whole(domain, self.bottleneck) for domain in ("source", "target"))
         members = F.one_hot(torch.as_tensor(context.source_labels), len(self.prototypes)).to(u).t()
         if context.source_weights is not None:
             members = members * torch.as_tensor(context.source_weights).to(u)

@@ -154,16 +154,9 @@ class TllibPada(TllibDann):
         self.every = max(1, round(self.hparams.update_share * context.steps))
 
     def update(self, source: Batch, target: Batch, step: int, play: Players) -> Dict[str, Tensor]:
-        if step and step % self.every == 0 and self.context is not None:
-            self.class_weight.copy_(self.weigh(self._logits_of(self.context.whole("target"))))
+        if step and step % self.every == 0:
+            self.class_weight.copy_(self.weigh(self.over_whole("target", self.net).float()))
         return super().update(source, target, step, play)
-
-    @torch.no_grad()
-    def _logits_of(self, features: Tensor) -> Tensor:
-        self.net.eval()
-        logits = self.net(features.to(self.class_weight.device)).float()
-        self.net.train()
-        return logits
 
     def source_loss(self, ce: Tensor, labels: Tensor) -> Tensor:
         w = self.class_weight[labels]

@@ -98,10 +98,9 @@ def find_clusters(
     """
     tried: List[Clusters] = []
     for count in counts:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ConvergenceWarning)  # fewer different samples than clusters
-            start: Dict[str, object] = {"n_init": starts} if init is None else {"init": init, "n_init": 1}
-            found = KMeans(count, random_state=seed, **start).fit(t)  # type: ignore[arg-type]
+        start: Dict[str, object] = {"n_init": starts} if init is None else {"init": init, "n_init": 1}
+        with warnings.catch_warnings(action="ignore", category=ConvergenceWarning):  # fewer different samples than clusters
+            found = KMeans(count, random_state=seed, **start).fit(t)
         tried.append(_match(s, labels, centroids, t, found.labels_, found.cluster_centers_))
         last = [clusters.score for clusters in tried[-4:]]
         if len(last) == 4 and all(after <= before for before, after in zip(last, last[1:])):
@@ -113,7 +112,7 @@ def _match(
     s: np.ndarray, labels: np.ndarray, centroids: np.ndarray, t: np.ndarray, codes: np.ndarray, means: np.ndarray
 ) -> Clusters:
     centres = means / np.maximum(np.linalg.norm(means, axis=1, keepdims=True), 1e-12)
-    similar = np.where(centroids.any(axis=1)[:, None], centroids @ centres.T, -2.0)
+    similar = np.where(np.any(centroids, axis=1, keepdims=True), centroids @ centres.T, -2.0)
     nearest, classes, scores = similar.argmax(axis=0), np.full(len(centres), UNMATCHED), []
     of_source, of_target = (s @ centres.T).argmax(axis=1), (t @ centroids.T).argmax(axis=1)
     for i, j in enumerate(similar.argmax(axis=1)):

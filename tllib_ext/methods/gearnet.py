@@ -130,8 +130,8 @@ class GearNet(Tcl):
             for part in (self.backbone if isinstance(self.backbone, FeatureBottleneck) else None, self.bottleneck, self.head,
                          self.discriminator):  # fmt: skip
                 for layer in part.modules() if part is not None else ():
-                    if hasattr(layer, "reset_parameters"):
-                        layer.reset_parameters()
+                    if callable(reset := getattr(layer, "reset_parameters", None)):
+                        reset()
             if self.hparams.init == "normal":
                 self._small_weights()
         known = torch.special.entr(self.old_target.rows).sum(1) <= 0.5 * math.log(self.split.num_source)

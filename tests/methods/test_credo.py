@@ -203,9 +203,9 @@ def test_it_asks_again_while_g_trains_and_only_then():
         asked.append(len(asked))
         return FEATURES + len(asked)  # G has moved
 
-    frozen = credo(given, source_features=features)
-    assert asked == [] and frozen._refresh_at == set()
-    method = credo(given, frozen=False, source_features=features)
+    frozen = credo(given, hparams=CredoHparams(refresh=2), source_features=features)
+    assert asked == [] and frozen._refresh_at == set() == credo(given)._refresh_at
+    method = credo(given, hparams=CredoHparams(refresh=2), frozen=False, source_features=features)
     assert asked == [0] and method._refresh_at == {25, 50}
     method.train()
     play = SGDPlayers(method.players(), total_steps=100)

@@ -11,7 +11,7 @@ of the true source labels, the target model (:mod:`tllib_ext.target`) that of th
   and entropy fall where it is known and rise where it is unknown;
 * target samples of one class with a posterior above ``sure`` are learnt as labelled samples of it;
 * Steps B and C of the paper are left out unless ``minimax`` is set: on top of the above they made nothing better;
-* where G trains, both models are estimated anew from its features, ``refresh`` times.
+* where G trains, both models may be estimated anew from its features, ``refresh`` times; for predictions the target model is.
 
 Unknown is what the target model, on frozen features or on those of a G that trains, gives a posterior above one half. The
 probabilities of the classes are the mean of its own and the heads'.
@@ -48,7 +48,7 @@ class CredoHparams(DivergenceHparams):
     weighted: bool = hparam(True, "ours", "weight samples by the confidence in their label")
     correct: bool = hparam(True, "ours", "learn the most probable label instead of the given one")
     min_drop: float = hparam(0.1, "ours", "least share of a batch to drop when labels were corrected")
-    refresh: int = hparam(2, "ours", "how often labels and target are estimated anew while G trains on images")
+    refresh: int = hparam(0, "ours", "how often labels and target are estimated anew while G trains on images")
     sure: float = hparam(0.9, "ours", "least posterior of a class with which a target sample is learnt as one of it")
     minimax: bool = hparam(False, "ours; paper: true", "also Steps B and C")
 

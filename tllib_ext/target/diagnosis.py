@@ -18,7 +18,7 @@ WEAK, MOST, WEAK_SHARE = 0.5, 0.95, 1 / 3
 _FEW = 0.01
 _APART, _FAR = 1.5, 0.25
 _SILHOUETTE = 0.1  # one group is kept unless some number of groups reaches this
-_REMEDY = "try a stronger backbone or training on images (docs/faq.md: too many or too few unknown)"
+_REMEDY = "try a stronger backbone (docs/faq.md: too many or too few unknown)"
 
 
 def group_unknown(z: np.ndarray, expected: float, seed: int = 0, most: int = 3000) -> Tuple[int, np.ndarray]:

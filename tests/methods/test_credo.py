@@ -1,5 +1,7 @@
 """CREDO: what it estimates, what it does with that, and that nobody tells it the rate."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -258,3 +260,13 @@ def test_the_default_has_no_border_in_its_state():
     assert "border" not in method.state_dict() and method.threshold == method.delta == pytest.approx(np.log(5))
     with pytest.raises(UserError, match="auto"):
         DivergenceHparams(delta="automatic")
+
+
+def test_the_error_of_the_share_includes_what_training_changed():
+    posterior = credo(noisy(), frozen=False).target
+    first = posterior.model
+    again = posterior._with_change(replace(first, share=first.share - 0.3, share_std=0.01, warnings=[]))
+    assert again.share_std == pytest.approx(np.hypot(0.3, 0.01)) and not again.share_known
+    assert any("not known" in text for text in again.warnings)
+    same = posterior._with_change(first)
+    assert same.share_std == first.share_std and same.warnings == first.warnings

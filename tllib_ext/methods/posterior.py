@@ -1,6 +1,7 @@
 """The target model as a part of a method: estimated from features, saved with the weights, asked one sample at a time."""
 
 import io
+from dataclasses import replace
 from typing import Dict, Optional, Tuple, cast
 
 import numpy as np
@@ -13,6 +14,7 @@ from tllib_ext.labels.transition import LabelModel
 from tllib_ext.methods.base import Prediction
 from tllib_ext.methods.context import Context
 from tllib_ext.target import TargetModel, estimate_target
+from tllib_ext.target.diagnosis import warnings_of
 from tllib_ext.target.embedding import Embedding
 from tllib_ext.target.mixture import Mixture
 from tllib_ext.target.model import TargetClassifier
@@ -36,6 +38,7 @@ class TargetPosterior(nn.Module):
         self.model: Optional[TargetModel] = None
         self.on_inputs = False
         self._classify: Optional[TargetClassifier] = None
+        self._first_share: Optional[float] = None
 
     @property
     def ready(self) -> bool:
@@ -62,9 +65,19 @@ class TargetPosterior(nn.Module):
             if context.source_labels is None:
                 raise UserError("estimating the labels needs the given ones: pass source_labels")
             labels = estimate_once(x_s, context.source_labels, self.num_classes, context.seed)
-        self.model = estimate_target(x_s, labels.responsibilities, x_t, context.seed)
+        self.model = self._with_change(estimate_target(x_s, labels.responsibilities, x_t, context.seed))
         self._classify = self.model.predict
         return labels, self.model
+
+    def _with_change(self, model: TargetModel) -> TargetModel:
+        """The error of the share includes its change since the first estimate: a G that trains may move unknown samples into a
+        class, and the features that it makes then agree with it."""
+        if self._first_share is None:
+            self._first_share = model.share
+            return model
+        error = float(np.hypot(model.share_std, model.share - self._first_share))
+        texts = warnings_of(model.share, error, model.separation, model.closeness, len(model.posterior))
+        return replace(model, share_std=error, warnings=texts)
 
     def forward(self, inputs: Tensor, features: Tensor) -> Tensor:
         if self._classify is None:

@@ -9,7 +9,7 @@ import time
 import numpy as np
 import pytest
 import torch
-from test_compat import ROOT
+from conftest import ROOT
 from together import Together, free_port
 from torch import nn
 

@@ -5,7 +5,7 @@ import io
 import os
 
 import pytest
-from forked_runs import exit_code, features_flags, fork_run, temporary_files
+from forked_runs import exit_code, features_flags, fork_run, preload, temporary_files, write_features
 
 #: the files of a run with its report, in the order of writing
 FILES = ("config.json", "env.json", "last.pt", "results.jsonl", "events.out", "model.safetensors", "predictions.csv",
@@ -25,6 +25,13 @@ def full_for(name):
         return whole("/dev/full" if matches and mode[0] in "wax" else file, mode, *args, **kwargs)
 
     builtins.open = io.open = opened
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    root = write_features(tmp_path_factory.mktemp("forked") / "features")
+    preload(root)
+    return root
 
 
 def command(root, folder, *more):

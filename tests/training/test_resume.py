@@ -9,8 +9,8 @@ import time
 
 import pytest
 import torch
+from conftest import ROOT
 from forked_runs import COMPARED_FILES, fork_run, kill_after, preload, read_outputs, temporary_files, write_features
-from test_compat import ROOT
 
 from tllib_ext.cli import train
 from tllib_ext.methods import METHODS

@@ -8,7 +8,17 @@ from contextlib import suppress
 
 import pytest
 import torch
-from forked_runs import exit_code, features_flags, fork_run, images_flags, read_outputs, temporary_files, write_images
+from forked_runs import (
+    exit_code,
+    features_flags,
+    fork_run,
+    images_flags,
+    preload,
+    read_outputs,
+    temporary_files,
+    write_features,
+    write_images,
+)
 
 from tllib_ext import io as files
 from tllib_ext.cli.parser import run_main
@@ -29,6 +39,13 @@ def wait_for(file, child):
 def own_lines(log):
     """What a run said that is an error, a warning or a traceback."""
     return [line for line in log.read_text().splitlines() if any(w in line for w in ("rror", "raceback", "arning", "topped"))]
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    root = write_features(tmp_path_factory.mktemp("forked") / "features")
+    preload(root)
+    return root
 
 
 @pytest.mark.parametrize("number, code", [(signal.SIGINT, 130), (signal.SIGTERM, 143)])

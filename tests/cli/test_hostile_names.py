@@ -48,7 +48,7 @@ def check_cells(file):
         rows = list(csv.DictReader(stream))
     for row in rows:
         for name, cell in row.items():
-            number = name in ("index", "score", "suspicion", "loss", "threshold", "visits") or name.startswith("p")
+            number = name in ("index", "score", "suspicion", "loss", "threshold", "visits", "group") or name.startswith("p")
             assert cell[:1] not in ("=", "+", "-", "@", "\t", "\r", "\n") or (number and name != "path"), (name, cell)
     return rows
 

@@ -42,7 +42,9 @@ def compare(grid: Grid) -> int:
     name = metric_label(options.metric)
     figures = {"comparison": bars_figure(tables, f"{name} in %")}
     # A row of panels for each quantity that some method recorded, a column for each noise.
-    curves = {key: [_curves(records, noise, grid, key) for noise in grid.noises] for key in (options.metric, *_CURVES)}
+    done = [record for record in records if "error" not in record]
+    history = {r["cell"]: read_json_lines(grid.out / "cells" / r["cell"] / "results.jsonl") for r in done}
+    curves = {key: [_curves(done, history, noise, grid, key) for noise in grid.noises] for key in (options.metric, *_CURVES)}
     panels = [panel for row in curves.values() if any(found.lines for found in row) for panel in row]
     if panels:
         figures["curves"] = lines_figure(panels, f"{name} in %", columns=len(grid.noises))
@@ -81,14 +83,21 @@ def run_grid(grid: Grid, cells: Sequence[Cell]) -> Tuple[List[Record], List[str]
     return read_records(cells, grid.out), [f"failed: {cell.name}: {error}" for cell, error in failed]
 
 
-def _curves(records: Sequence[Record], noise: Noise, grid: Grid, key: str) -> Panel:
-    """One quantity at every evaluation, over tasks and seeds; no line for a method that was evaluated once."""
+def _curves(records: Sequence[Record], history: Dict[str, List[Record]], noise: Noise, grid: Grid, key: str) -> Panel:
+    """One quantity at every evaluation, over tasks and seeds; no line for a method that was evaluated once.
+
+    Args:
+        records (sequence of Record): finished cells
+        history (dict): cell -> the lines of its ``results.jsonl``
+        noise (Noise), grid (Grid): the panel's noise, and its rows
+        key (str): of the quantity
+    """
     lines: Dict[str, List[Tuple[float, Stat]]] = {}
     for variant in grid.variants:
         values: Dict[int, List[float]] = {}
         for record in records:
-            if (record["noise"], record["row"]) == (noise.label, variant.label) and "error" not in record:
-                for line in read_json_lines(grid.out / "cells" / record["cell"] / "results.jsonl"):
+            if (record["noise"], record["row"]) == (noise.label, variant.label):
+                for line in history[record["cell"]]:
                     if line.get(key) is not None:
                         values.setdefault(line["step"], []).append(line[key])
         points = [(float(step), found) for step, some in sorted(values.items()) if (found := stat(some))]

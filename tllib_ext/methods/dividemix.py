@@ -176,4 +176,4 @@ class DivideMix(Method):
     @torch.no_grad()
     def predict(self, x: Tensor) -> Prediction:
         f = self.backbone(x)
-        return self.rule.from_probs(torch.stack([head.float().softmax(-1) for head in self.heads(f)]).mean(0), x, f)
+        return self.rule.from_probs(mean_probabilities(self.heads(f)), x, f)

@@ -65,6 +65,7 @@ def test_it_corrects_weighs_and_drops_by_its_own_doubt():
 def test_nobody_tells_it_the_rate():
     a, b = (credo(noisy(), rate=rate) for rate in (0.0, 0.45))
     assert a.drop_rate == b.drop_rate and torch.equal(a.labels, b.labels) and torch.equal(a.weights, b.weights)
+    assert "noise rate" not in a.context.told, "the column of what a method was told"
     assert credo(noisy(), hparams=CredoHparams(drop_rate=0.3)).drop_rate == 0.3
 
 

@@ -80,6 +80,9 @@ class Credo(Divergence):
         again = self.hparams.refresh if context.source_inputs is None else 0
         self._refresh_at = {round(context.steps * (i + 1) / (again + 2)) for i in range(again)}
 
+    def _set_drop_rate(self, context: Context) -> None:
+        """By the label model, in :meth:`_use`; the noise rate of the run is not read."""
+
     def _estimate(self, context: Context) -> None:
         labels, target = self.target.estimate(context)
         if labels is None or target is None:

@@ -150,12 +150,7 @@ class Divergence(Method):
         super().prepare(context)
         hp = self.hparams
         self.warmup = context.warmup(hp.warmup)
-        if hp.drop_rate is None:
-            self.drop_rate = context.rate
-        elif hp.drop_rate == "auto":
-            self.label_model = estimate_source_labels(context, self.split.num_source)
-            self.drop_rate = self.label_model.rate
-            context.say(self.label_model.summary(self.split.source_classes))
+        self._set_drop_rate(context)
         if not self.select:
             self.drop_rate = 0.0
         if self.border is not None:
@@ -163,6 +158,14 @@ class Divergence(Method):
             if model is not None:
                 self.unknown_share = model.share
                 context.say(model.summary(self.split.source_classes))
+
+    def _set_drop_rate(self, context: Context) -> None:
+        if self.hparams.drop_rate is None:
+            self.drop_rate = context.rate
+        elif self.hparams.drop_rate == "auto":
+            self.label_model = estimate_source_labels(context, self.split.num_source)
+            self.drop_rate = self.label_model.rate
+            context.say(self.label_model.summary(self.split.source_classes))
 
     @torch.no_grad()
     def refresh(self) -> None:

@@ -3,8 +3,8 @@
     python docs/fill.py            rewrite what is between the markers
     python docs/fill.py --check    exit 1 if a page is not up to date
 
-A marker is ``<!-- hparams:NAME -->``, ``<!-- results:NAME -->``, ``<!-- overview -->`` or ``<!-- overview:short -->``; the
-generated text follows it and ends at ``<!-- end -->``.
+A marker is ``<!-- hparams:NAME -->``, ``<!-- results:NAME -->``, ``<!-- runs:NAME -->`` (a table of ``run_tables.py``),
+``<!-- overview -->`` or ``<!-- overview:short -->``; the generated text follows it and ends at ``<!-- end -->``.
 """
 
 import argparse
@@ -15,6 +15,7 @@ import sys
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence
 
+from run_tables import TABLES
 from tllib_ext.experiments.paper import paper_tables, published
 from tllib_ext.methods import METHODS
 from tllib_ext.report.tables import MEAN, make_table
@@ -27,7 +28,7 @@ RECORDS, CREDO = "results/office31/comparison.json", "results/credo_office31/com
 NOISES = {"pair 0.2": "P20", "symmetric 0.2": "S20", "symmetric 0.45": "S45", "pair 0.45": "P45"}
 ORDER = ("source_only", "dann", "tcl", "etn", "sta", "uan", "dance", "dance_sel", "ovanet", "coteaching", "jocor", "divergence",
          "credo")  # fmt: skip
-_BLOCK = re.compile(r"<!-- (hparams|results|overview)(?::([\w:]+))? -->\n(?:.*?<!-- end -->\n)?", re.S)
+_BLOCK = re.compile(r"<!-- (hparams|results|runs|overview)(?::([\w:]+))? -->\n(?:.*?<!-- end -->\n)?", re.S)
 
 
 def main() -> int:
@@ -59,6 +60,8 @@ def filled(kind: str, name: Optional[str], records: Sequence[Dict[str, Any]]) ->
     """A marker with what belongs under it."""
     if kind == "hparams":
         body = hparams_table(name)
+    elif kind == "runs":
+        body = f"\n{TABLES[name]()}\n\n"
     else:
         body = results_table(name, records) if kind == "results" else overview(records, ORDER)
         if name == "short":

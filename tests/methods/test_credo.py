@@ -84,16 +84,6 @@ def test_the_faintest_doubt_costs_no_image(doubt):
     assert method.drop_rate == (0.0 if doubt < 1e-3 else pytest.approx(doubt, rel=1e-3))
 
 
-def test_parts_can_be_switched_off():
-    given = noisy()
-    method = credo(given, hparams=CredoHparams(correct=False, weighted=False))
-    assert np.array_equal(method.labels.numpy(), given) and torch.equal(method.weights, torch.ones(len(given)))
-
-
-def saved_part(method):
-    return {name: value for name, value in method.state_dict().items() if not name.startswith(Credo.training_only)}
-
-
 def batches(given, seed=0):
     index = torch.from_numpy(np.random.default_rng(seed).permutation(len(given))[:10])
     chosen = torch.arange(0, len(TARGET), 20)
@@ -124,11 +114,11 @@ def test_the_source_loss_longhand():
     assert said["kept"].item() == pytest.approx(len(keep) / len(each))
 
 
-def test_with_clean_labels_and_without_a_target_model_a_step_is_the_papers():
+def test_with_clean_labels_and_without_a_target_model_step_a_is_the_papers():
     ends = []
-    for method in (credo(TRUE, hparams=CredoHparams(weighted=False, minimax=True)), credo(TRUE, Divergence)):
+    for method in (credo(TRUE), credo(TRUE, Divergence, DivergenceHparams(ablate="no_minimax"))):
         method.train()
-        method._posterior = None
+        method._posterior, method.weights = None, torch.ones(len(TRUE))
         play = SGDPlayers(method.players(), total_steps=100)
         for step in range(3, 9):  # past the warm-up, which is 4 steps of 100
             play.begin(step)
@@ -174,7 +164,7 @@ def test_the_prediction_is_the_posteriors_also_one_by_one_and_after_loading():
     label = np.where(out.unknown, K, out.probs.argmax(1))
     assert (label == np.minimum(TARGET_TRUE, K)).mean() > 0.9
     loaded = Credo(FeatureBottleneck(DIM, 12), SPLIT).eval()
-    load_method(loaded, saved_part(method), "a folder")
+    load_method(loaded, method.state_dict(), "a folder")
     one_by_one = torch.cat([loaded.predict(row).score for row in TARGET.split(1)])
     assert loaded.threshold == 0.5 and torch.allclose(one_by_one, out.score, atol=1e-5)
 
@@ -192,42 +182,20 @@ def test_where_g_trains_the_target_is_estimated_anew_before_a_domain_is_predicte
 
 def test_a_model_of_release_02_predicts_by_the_papers_border():
     method = credo(noisy()).eval()
-    state = {name: value for name, value in saved_part(method).items() if "extra_state" not in name}
+    state = {name: value for name, value in method.state_dict().items() if "extra_state" not in name}
     old = Credo(FeatureBottleneck(DIM, 12), SPLIT).eval()
     load_method(old, state, "a folder")
     logits = method.heads(method.backbone(TARGET))
     assert old.threshold == old.delta and torch.equal(old.predict(TARGET).score, divergences(logits)[1])
 
 
-def test_it_asks_again_while_g_trains_and_only_then():
-    given, asked = noisy(), []
-
-    def features():
-        asked.append(len(asked))
-        return FEATURES + len(asked)  # G has moved
-
-    frozen = credo(given, hparams=CredoHparams(refresh=2), source_features=features)
-    assert asked == [] and frozen._refresh_at == set() == credo(given)._refresh_at
-    method = credo(given, hparams=CredoHparams(refresh=2), frozen=False, source_features=features)
-    assert asked == [0] and method._refresh_at == {25, 50}
-    method.train()
-    play = SGDPlayers(method.players(), total_steps=100)
-    for step in (24, 25, 26, 50):
-        play.begin(step)
-        method.update(*batches(given, step), step, play)
-    assert asked == [0, 1, 2] and (method.labels.numpy() == TRUE).mean() > 0.9
-
-
-def test_what_it_believes_is_part_of_its_state():
-    given = noisy()
-    method, other = credo(given), credo(TRUE)
-    assert not torch.equal(method.weights, other.weights)
-    other.context = method.context
-    other.load_state_dict(method.state_dict())
-    assert torch.equal(other.labels, method.labels) and torch.equal(other.weights, method.weights)
-    assert other.drop_rate == method.drop_rate
+def test_prepared_again_it_has_the_same_estimates():
+    """A resumed run is prepared anew with the untrained network."""
+    method, again = credo(noisy()), credo(noisy())
+    assert torch.equal(again.labels, method.labels) and torch.equal(again.weights, method.weights)
+    assert torch.equal(again._posterior, method._posterior) and again.drop_rate == method.drop_rate
     plain = Credo(FeatureBottleneck(DIM, 12), SPLIT)
-    load_method(plain, saved_part(method), "a folder")
+    load_method(plain, method.state_dict(), "a folder")
     plain.eval(), method.eval()
     assert torch.equal(plain.predict(FEATURES).probs, method.predict(FEATURES).probs)
 

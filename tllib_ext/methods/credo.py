@@ -10,16 +10,17 @@ of the true source labels, the target model (:mod:`tllib_ext.target`) that of th
 * a target sample whose probability of unknown is u is pushed with the weight and the sign of :math:`1 - 2u`: the heads' crs
   and entropy fall where it is known and rise where it is unknown;
 * target samples of one class with a posterior above ``sure`` are learnt as labelled samples of it;
-* Steps B and C of the paper are left out unless ``minimax`` is set: on top of the above they made nothing better;
-* where G trains, both models may be estimated anew from its features, ``refresh`` times; for predictions the target model is.
+* Steps B and C of the paper are left out: on top of the above they made nothing better.
+
+Both are estimated once, before the first step: estimates from the features of a G that trains confirm what it has learnt, wrong
+or right. For predictions the target model is fitted to G's present features.
 
 Unknown is what the target model, on frozen features or on those of a G that trains, gives a posterior above one half. The
 probabilities of the classes are the mean of its own and the heads'.
 """
 
-import io
 from dataclasses import dataclass
-from typing import Dict, List, Optional, Set, Tuple, Union
+from typing import Dict, List, Optional, Tuple, Union
 
 import numpy as np
 import torch
@@ -28,10 +29,11 @@ from torch import Tensor, nn
 from tllib_ext.alignment.divergence import joint_loss, mean_distribution_entropy
 from tllib_ext.distributed import pooled_mean
 from tllib_ext.labels.transition import LabelModel
-from tllib_ext.methods.base import Batch, Players, Prediction, hparam
+from tllib_ext.methods.base import Batch, Prediction, hparam
 from tllib_ext.methods.context import Context
 from tllib_ext.methods.divergence import Divergence, DivergenceHparams
 from tllib_ext.methods.posterior import TargetPosterior, posterior_prediction
+from tllib_ext.methods.selection import DropRate
 from tllib_ext.modules.heads import mean_probabilities
 from tllib_ext.split import LabelSplit
 
@@ -45,12 +47,9 @@ NEGLIGIBLE_RATE = 1e-3
 class CredoHparams(DivergenceHparams):
     """The constants of the paper's method, and how the estimates are used; delta and its margins serve without a target model."""
 
-    weighted: bool = hparam(True, "ours", "weight samples by the confidence in their label")
-    correct: bool = hparam(True, "ours", "learn the most probable label instead of the given one")
+    drop_rate: DropRate = hparam(None, "ours", "share to drop; none and auto: by the label model")
     min_drop: float = hparam(0.1, "ours", "least share of a batch to drop when labels were corrected")
-    refresh: int = hparam(0, "ours", "how often labels and target are estimated anew while G trains on images")
     sure: float = hparam(0.9, "ours", "least posterior of a class with which a target sample is learnt as one of it")
-    minimax: bool = hparam(False, "ours; paper: true", "also Steps B and C")
 
 
 class Credo(Divergence):
@@ -60,14 +59,12 @@ class Credo(Divergence):
     hparams: CredoHparams
     presets = {"default": {}}
     estimates_labels = True
-    training_only = ("_extra_state",)
 
     def __init__(self, backbone: nn.Module, split: LabelSplit, hparams: Optional[CredoHparams] = None):
         super().__init__(backbone, split, hparams)
-        self.minimax &= self.hparams.minimax
+        self.minimax = False
         self.target = TargetPosterior(split.num_source)
         self._posterior: Optional[Tensor] = None  # of the target samples, in list order
-        self._refresh_at: Set[int] = set()
 
     @property
     def threshold(self) -> float:  # type: ignore[override]  # of the posterior; models of release 0.2 have none
@@ -75,15 +72,6 @@ class Credo(Divergence):
 
     def prepare(self, context: Context) -> None:
         super().prepare(context)
-        self._estimate(context)
-        # Frozen features do not change during training; those of a G that trains do.
-        again = self.hparams.refresh if context.source_inputs is None else 0
-        self._refresh_at = {round(context.steps * (i + 1) / (again + 2)) for i in range(again)}
-
-    def _set_drop_rate(self, context: Context) -> None:
-        """By the label model, in :meth:`_use`; the noise rate of the run is not read."""
-
-    def _estimate(self, context: Context) -> None:
         labels, target = self.target.estimate(context)
         if labels is None or target is None:
             return
@@ -93,6 +81,9 @@ class Credo(Divergence):
         context.say(f"{labels.summary(self.split.source_classes)}\n  {changed:.1%} of the labels changed, "
                     f"{self.drop_rate:.1%} of each batch dropped\n{target.summary(self.split.source_classes)}")  # fmt: skip
 
+    def _set_drop_rate(self, context: Context) -> None:
+        """By the label model, in :meth:`_use`; the noise rate of the run is not read."""
+
     def _use(self, model: LabelModel, context: Context) -> None:
         """Set labels, weights and the share to drop from the posterior."""
         self.label_model = model
@@ -101,10 +92,9 @@ class Credo(Divergence):
         given = torch.as_tensor(context.source_labels)
         own = posterior.gather(1, given[:, None]).squeeze(1)
         best = posterior.max(1)
-        self._learnt = torch.where((best.values > own) & hp.correct, best.indices, given)
+        self._learnt = torch.where(best.values > own, best.indices, given)
         confidence = posterior.gather(1, self._learnt[:, None]).squeeze(1)
-        weights = confidence / confidence.mean() if hp.weighted else torch.ones_like(confidence)
-        self.labels, self.weights = self._learnt.to(device), weights.to(device)
+        self.labels, self.weights = self._learnt.to(device), (confidence / confidence.mean()).to(device)
         if hp.drop_rate not in (None, "auto"):
             return
         # With clean labels there is nothing to drop: min_drop would only lose data.
@@ -135,11 +125,6 @@ class Credo(Divergence):
             terms["crs"] = self.eta_crs * pooled_mean(side * self._clamp(crs))
         return terms
 
-    def update(self, source: Batch, target: Batch, step: int, play: Players) -> Dict[str, Tensor]:
-        if step in self._refresh_at and self.context is not None:
-            self._estimate(self.context)
-        return super().update(source, target, step, play)
-
     def refresh(self) -> None:
         super().refresh()
         if self.context is not None and not self.target.on_inputs:
@@ -153,21 +138,3 @@ class Credo(Divergence):
         probs, score, unknown = posterior_prediction(self.target(x, f))
         heads = mean_probabilities(self.heads(f))
         return Prediction((probs + heads) / 2, score, unknown)
-
-    def get_extra_state(self) -> Tensor:
-        """The estimates are part of the state, so that a resumed run continues with the same labels."""
-        facts = {} if self.label_model is None else {**vars(self.label_model), "target": self._posterior}
-        plain = {name: torch.from_numpy(value) if isinstance(value, np.ndarray) else value for name, value in facts.items()}
-        buffer = io.BytesIO()
-        torch.save(plain, buffer)
-        return torch.frombuffer(bytearray(buffer.getbuffer()), dtype=torch.uint8)  # every part of a state is a tensor
-
-    def set_extra_state(self, state: Tensor) -> None:
-        """Undo :meth:`get_extra_state`; a saved model only predicts and needs no estimate."""
-        if self.context is None:
-            return
-        facts = torch.load(io.BytesIO(state.cpu().numpy().tobytes()), weights_only=True)
-        posterior = facts.pop("target", self._posterior)
-        self._posterior = None if posterior is None else posterior.to(next(self.parameters()).device)
-        arrays = {name: value.numpy() for name, value in facts.items() if isinstance(value, Tensor)}
-        self._use(LabelModel(**{**facts, **arrays}), self.context)

@@ -1,0 +1,82 @@
+"""Tables of stored runs for the documentation: OS / H-score in %, mean ± standard deviation over seeds.
+
+Used by ``fill.py`` for the markers ``<!-- runs:NAME -->``; NAME is a key of :data:`TABLES`.
+"""
+
+import json
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any, Callable, Dict, List, Sequence
+
+RESULTS = Path(__file__).resolve().parent / "results"
+Record = Dict[str, Any]
+
+#: rows of the tables of the bottleneck's learning rate.
+METHODS = ("source_only", "dann", "tcl", "etn", "sta", "uan", "dance", "dance_sel", "ovanet", "coteaching", "jocor", "cmu", "dcc",
+           "uniot", "lead", "mlnet", "ppot", "dividemix", "gearnet", "divergence", "credo")  # fmt: skip
+
+
+def load(*names: str) -> List[Record]:
+    """The finished runs in files below ``docs/results``."""
+    records = [r for name in names for r in json.loads((RESULTS / name).read_text(encoding="utf-8"))["records"]]
+    return [r for r in records if "error" not in r]
+
+
+def select(records: Sequence[Record], **keys: Any) -> List[Record]:
+    """Those with these values."""
+    return [r for r in records if all(r.get(key) == value for key, value in keys.items())]
+
+
+def percent(values: Sequence[float]) -> str:
+    """``mean ± standard deviation`` of shares."""
+    spread = f" ± {100 * stdev(values):.1f}" if len(values) > 1 else ""
+    return f"{100 * mean(values):.1f}{spread}"
+
+
+def both(records: Sequence[Record], metrics: Sequence[str] = ("os", "h_score")) -> str:
+    """``OS / H-score``; a dash where there is no run."""
+    return " / ".join(percent([r[metric] for r in records]) for metric in metrics) if records else "—"
+
+
+def over_tasks(records: Sequence[Record], metrics: Sequence[str] = ("os", "h_score")) -> str:
+    """The same of the mean over tasks of each seed."""
+    seeds = [select(records, seed=seed) for seed in sorted({r["seed"] for r in records})]
+    return both([{metric: mean(r[metric] for r in runs) for metric in metrics} for runs in seeds], metrics)
+
+
+def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table."""
+    lines = ["| " + " | ".join(line) + " |" for line in (header, *rows)]
+    return "\n".join([lines[0], "|---" * len(header) + "|", *lines[1:]])
+
+
+def bottleneck(noise: str) -> str:
+    """A to D and W to A by the learning rate of the bottleneck."""
+    low = load("office31/comparison.json")
+    # CREDO has changed since the large table, and the newer methods are not in it.
+    low = [r for r in low if r["row"] != "credo"] + load("bottleneck_lr/systems_0.1.json")
+    rates = {"0.1x": low, "1x": load("bottleneck_lr/office31_1.json", "bottleneck_lr/systems_1.json")}
+    columns = [(task, rate) for task in ("A2D", "W2A") for rate in rates]
+    rows = [[f"`{method}`", *(both(select(rates[rate], row=method, task=task, noise=noise)) for task, rate in columns)]
+            for method in METHODS]  # fmt: skip
+    return markdown(["method", *(f"{task.replace('2', ' to ')}, {rate}" for task, rate in columns)], rows)
+
+
+def tllib() -> str:
+    """tllib's methods with two rules for unknown."""
+    rules = {"entropy": load("tllib/comparison.json"), "target model": load("tllib_target_model/comparison.json")}
+    columns = [(task, noise) for task in ("A2D", "W2A") for noise in ("pair 0.2", "symmetric 0.45")]
+    rows = []
+    for method in sorted({r["row"] for r in rules["entropy"]}):
+        for rule, records in rules.items():
+            cells = [both(select(records, row=method, task=task, noise=noise)) for task, noise in columns]
+            if set(cells) != {"—"}:
+                rows.append([f"`{method}`", "its own" if method == "tllib:osbp" else rule, *cells])
+    return markdown(["method", "rule", *(f"{task.replace('2', ' to ')}, {noise}" for task, noise in columns)], rows)
+
+
+TABLES: Dict[str, Callable[[], str]] = {
+    "bottleneck_pair": lambda: bottleneck("pair 0.2"),
+    "bottleneck_symmetric": lambda: bottleneck("symmetric 0.45"),
+    "tllib": tllib,
+}

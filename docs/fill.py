@@ -9,13 +9,13 @@ A marker is ``<!-- hparams:NAME -->``, ``<!-- results:NAME -->``, ``<!-- runs:NA
 
 import argparse
 import dataclasses
-import json
 import re
 import sys
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence
 
-from run_tables import TABLES
+from run_tables import TABLES, load
+
 from tllib_ext.experiments.paper import paper_tables, published
 from tllib_ext.methods import METHODS
 from tllib_ext.report.tables import MEAN, make_table
@@ -23,8 +23,8 @@ from tllib_ext.report.tables import MEAN, make_table
 DOCS = Path(__file__).resolve().parent
 #: rows of the short table in the README.
 SHORT = ("source_only", "etn", "uan", "dance_sel", "coteaching", "divergence", "credo")
-#: where the numbers are: of all methods, and of one that has changed since.
-RECORDS, CREDO = "results/office31/comparison.json", "results/credo_office31/comparison.json"
+#: where the numbers are: of the methods of release 0.1, of one that has changed since, and of newer ones (two tasks).
+RECORDS, CREDO, SYSTEMS = "office31/comparison.json", "credo_office31/comparison.json", "bottleneck_lr/systems_0.1.json"
 NOISES = {"pair 0.2": "P20", "symmetric 0.2": "S20", "symmetric 0.45": "S45", "pair 0.45": "P45"}
 ORDER = ("source_only", "dann", "tcl", "etn", "sta", "uan", "dance", "dance_sel", "ovanet", "coteaching", "jocor", "divergence",
          "credo")  # fmt: skip
@@ -38,7 +38,8 @@ def main() -> int:
     check = parser.parse_args().check
     records = load_records()
     stale = []
-    for page in [DOCS.parent / "README.md", DOCS / "results.md", *sorted((DOCS / "methods").glob("*.md"))]:
+    pages = [DOCS.parent / "README.md", DOCS / "results.md", DOCS / "target_model.md", *sorted((DOCS / "methods").glob("*.md"))]
+    for page in pages:
         text = page.read_text(encoding="utf-8")
         new = _BLOCK.sub(lambda block: filled(block.group(1), block.group(2), records), text)
         if new != text:
@@ -51,9 +52,9 @@ def main() -> int:
 
 
 def load_records() -> List[Dict[str, Any]]:
-    """Finished runs."""
-    records, credo = (json.loads((DOCS / path).read_text(encoding="utf-8"))["records"] for path in (RECORDS, CREDO))
-    return [r for r in records if "error" not in r and r["row"] != "credo"] + credo
+    """Finished runs at 0.1 x the learning rate of the bottleneck."""
+    records, credo, systems = (load(path) for path in (RECORDS, CREDO, SYSTEMS))
+    return [r for r in [*records, *systems] if r["row"] != "credo"] + credo
 
 
 def filled(kind: str, name: Optional[str], records: Sequence[Dict[str, Any]]) -> str:

@@ -28,8 +28,8 @@ def select(records: Sequence[Record], **keys: Any) -> List[Record]:
 
 
 def percent(values: Sequence[float]) -> str:
-    """``mean ± standard deviation`` of shares."""
-    spread = f" ± {100 * stdev(values):.1f}" if len(values) > 1 else ""
+    """``mean ± standard deviation`` of shares, in one line of a narrow column."""
+    spread = f"\u00a0±\u00a0{100 * stdev(values):.1f}" if len(values) > 1 else ""
     return f"{100 * mean(values):.1f}{spread}"
 
 

@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence
 
-from run_tables import TABLES, load
+from run_tables import TABLES, by_learning_rate
 
 from tllib_ext.experiments.paper import paper_tables, published
 from tllib_ext.methods import METHODS
@@ -23,8 +23,6 @@ from tllib_ext.report.tables import MEAN, make_table
 DOCS = Path(__file__).resolve().parent
 #: rows of the short table in the README.
 SHORT = ("source_only", "etn", "uan", "dance_sel", "coteaching", "divergence", "credo")
-#: where the numbers are: of the methods of release 0.1, of one that has changed since, and of newer ones (two tasks).
-RECORDS, CREDO, SYSTEMS = "office31/comparison.json", "credo_office31/comparison.json", "bottleneck_lr/systems_0.1.json"
 NOISES = {"pair 0.2": "P20", "symmetric 0.2": "S20", "symmetric 0.45": "S45", "pair 0.45": "P45"}
 ORDER = ("source_only", "dann", "tcl", "etn", "sta", "uan", "dance", "dance_sel", "ovanet", "coteaching", "jocor", "divergence",
          "credo")  # fmt: skip
@@ -36,7 +34,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if a page is not up to date")
     check = parser.parse_args().check
-    records = load_records()
+    records = by_learning_rate()["0.1x"]
     stale = []
     pages = [DOCS.parent / "README.md", DOCS / "results.md", DOCS / "target_model.md", *sorted((DOCS / "methods").glob("*.md"))]
     for page in pages:
@@ -49,12 +47,6 @@ def main() -> int:
     for page in stale:
         print(f"{page.relative_to(DOCS.parent)} {'is not up to date: python docs/fill.py' if check else 'written'}")
     return 1 if check and stale else 0
-
-
-def load_records() -> List[Dict[str, Any]]:
-    """Finished runs at 0.1 x the learning rate of the bottleneck."""
-    records, credo, systems = (load(path) for path in (RECORDS, CREDO, SYSTEMS))
-    return [r for r in [*records, *systems] if r["row"] != "credo"] + credo
 
 
 def filled(kind: str, name: Optional[str], records: Sequence[Dict[str, Any]]) -> str:

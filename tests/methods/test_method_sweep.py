@@ -1,7 +1,6 @@
 """Every registered method in every kind of label split: what the loop around it relies on."""
 
 import copy
-import io
 
 import numpy as np
 import pytest
@@ -124,12 +123,6 @@ def test_state_round_trip(name):
             assert torch.equal(ours, theirs)
 
 
-def content(state):
-    """What an extra state holds: the bytes of equal ones differ, since pickle writes an object that is used twice once."""
-    saved = torch.load(io.BytesIO(state.numpy().tobytes()), weights_only=True)
-    return {key: value.tolist() if isinstance(value, torch.Tensor) else value for key, value in saved.items()}
-
-
 @pytest.mark.parametrize("name", METHODS)
 def test_training_continues_from_its_state(name):
     whole, play = build(name, SPLITS["universal"])
@@ -147,7 +140,7 @@ def test_training_continues_from_its_state(name):
             torch.manual_seed(step)
             second.update(source, target, step, play_2)
     for (key, ours), theirs in zip(second.state_dict().items(), whole.state_dict().values()):
-        assert torch.equal(ours, theirs) or content(ours) == content(theirs), key
+        assert torch.equal(ours, theirs), key
 
 
 @pytest.mark.parametrize("name", METHODS)

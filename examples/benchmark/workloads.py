@@ -10,13 +10,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from benchmark.longhand import Longhand
-from tllib_ext.cli.allocator import keep_freed_memory
 from tllib_ext.methods.base import Batch
 from tllib_ext.methods.context import Context
 from tllib_ext.methods.divergence import CODE_DELTA, Divergence, DivergenceHparams
 from tllib_ext.methods.loss_history import LossHistory
 from tllib_ext.modules.heads import FeatureBottleneck
 from tllib_ext.split import LabelSplit
+from tllib_ext.training.allocator import keep_freed_memory
 from tllib_ext.training.compile import compile_network
 from tllib_ext.training.fit import Meter, fit
 from tllib_ext.training.players import SGDPlayers

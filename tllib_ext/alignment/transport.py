@@ -128,8 +128,8 @@ def partial_transport(cost: Tensor, a: Tensor, b: Tensor, mass: Tensor, eps: flo
         \min_\pi \langle \pi, M \rangle - \epsilon H(\pi), \quad \pi 1 \le a, \quad \pi^T 1 \le b, \quad 1^T \pi 1 = m
 
     The plan is :math:`c\, u_i e^{-M_{ij}/\epsilon} v_j`; u, v (at most 1) and c are updated in turns
-    (`Benamou et al. 2015 <https://arxiv.org/abs/1412.5154>`_), in float64. A cost that is more than 300 :math:`\epsilon` above the
-    smallest one counts as that much.
+    (`Benamou et al. 2015 <https://arxiv.org/abs/1412.5154>`_), in float64. A cost more than 300 :math:`\epsilon` above the
+    smallest counts as that much.
 
     Args:
         cost (tensor): M

@@ -47,7 +47,7 @@ def main(argv: Optional[Sequence[str]] = None, prog: str = "tllib-ext train") ->
     if args.phase == "test":
         return _test(config)
     from tllib_ext.api import train
-    from tllib_ext.cli.allocator import keep_freed_memory
+    from tllib_ext.training.allocator import keep_freed_memory
 
     keep_freed_memory()
     train(config)

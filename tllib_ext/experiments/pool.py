@@ -120,7 +120,10 @@ def _serve(connection: Connection, out: Path, keep_models: bool, threads: int, p
     threading.Thread(target=_watch, args=(parent,), daemon=True).start()
     import torch
 
+    from tllib_ext.training.allocator import keep_freed_memory
+
     torch.set_num_threads(threads)
+    keep_freed_memory()
     try:
         while True:
             connection.send(run_cell(connection.recv(), out, keep_models))

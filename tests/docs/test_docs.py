@@ -1,5 +1,6 @@
 """README, docs and help: commands and Python blocks are run on small data, from an empty HOME, with one and two threads."""
 
+import importlib.util
 import re
 import runpy
 import shlex
@@ -12,6 +13,7 @@ import pytest
 import torch
 from conftest import ROOT, load_example, shortened
 from documented import PAGES, blocks, commands, examples
+from test_compat import REAL
 from world import make_world
 
 #: not run here, and why.
@@ -47,7 +49,6 @@ ELSEWHERE = {
     "xdg-open runs/my_run/report.html": "test_page.py looks at the page in a browser",
     "tllib-ext evaluate --all": "names the flag; docs/evaluation.md has it with a file",
 }  # fmt: skip
-IMAGES = "-a small_cnn --image-size 32 -j 0".split()
 
 
 # --- every one of them ------------------------------------------------------------------------------------------------
@@ -104,22 +105,24 @@ def shrunk(command, words):
     """The words of the page and some that make the run short, on a CPU and without a network; a later flag wins."""
     words = [word for word in words if word not in ("--download", "--dry-run")]
     features = "features" in words or "DIR" in words
+    own = [] if "--weights" in words else ["-a", "small_cnn"]
+    images = [] if features else [*own, "--image-size", "32", "-j", "0"]
     if command == "train":
         more = "" if "--list-hp" in words else "--steps 1 --device cpu --no-report --log runs/again --overwrite"
-        return words + more.split() + ([] if features else IMAGES)
+        return words + more.split() + images
     if command in ("compare", "reproduce"):
         more = "--seeds 0 -b 8 --device cpu --no-report --out runs/grid --overwrite".split()
         methods = words[words.index("--methods") + 1] if "--methods" in words else ""
         few = "source_only,divergence" if methods == "all" else ",".join(methods.split(",")[:2])
         more += (["--methods", few] if few else []) + ([] if few == "mixture" else ["--steps", "1"])
         more += ["--tasks", "A2D"] if "--tasks all" in " ".join(words) else []
-        return words + more + ([] if features else IMAGES)
+        return words + more + images
     if command == "predict":
         return [word.replace("my_run", "photos") for word in words]
     if command == "doctor":
         return words + "--device cpu -m source_only,divergence".split()
-    if command in ("features", "audit") and "--weights" not in words and not any(word.endswith(".npz") for word in words):
-        return words + ["-a", "small_cnn"] + ["--overwrite"] * (command == "features")
+    if command in ("features", "audit") and not any(word.endswith(".npz") for word in words):
+        return words + own + ["--overwrite"] * (command == "features")
     return words
 
 
@@ -143,7 +146,10 @@ def test_commands_run(line, newcomer, monkeypatch, capfd, tmp_path):
     words = [word.replace("$SLURM_NNODES", "2") for word in shlex.split(line)]
     if words[0].startswith("PYTHONPATH="):
         words = words[1:]
-        pytest.importorskip("tllib", reason="tllib is not importable")
+    if any(re.match("tllib($|:)", word) for word in words):  # its methods
+        monkeypatch.syspath_prepend(REAL or "")
+        if importlib.util.find_spec("tllib") is None:
+            pytest.skip("set TLLIB_EXT_REAL_TLLIB to a checkout of tllib to run")
     if "torchrun" in words:  # its flags are understood; what it starts is run once, and in test_distributed.py twice
         from torch.distributed.run import get_args_parser
 
@@ -187,4 +193,5 @@ def test_python_blocks_run(page, code, newcomer):
     labels = np.arange(400) % 20
     features = (np.eye(20)[labels] + 0.1 * rng.normal(size=(400, 20))).astype(np.float32)
     code = shortened(code.replace("runs/my_run", "runs/photos"))
-    exec(compile(code, str(page), "exec"), {"features": features, "new_features": features, "labels": labels})
+    names = dict.fromkeys(("features", "new_features", "source_features", "target_features"), features)
+    exec(compile(code, str(page), "exec"), {**names, "labels": labels})

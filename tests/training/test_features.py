@@ -1,5 +1,7 @@
 """tllib-ext features: the files of frozen features, from any backbone."""
 
+import shutil
+
 import numpy as np
 import pytest
 import torch
@@ -42,6 +44,16 @@ def test_the_files_hold_what_a_frozen_run_sees(image_root, tmp_path, monkeypatch
     for ours, theirs in ((stored.source, frozen.source), (stored.target, frozen.target)):
         torch.testing.assert_close(ours.features, theirs.features)
         assert ours.view.targets.tolist() == theirs.view.targets.tolist()
+
+
+def test_one_labelled_domain_and_one_without_labels_are_enough(image_root, tmp_path, capsys):
+    for name in ("photo", "new"):
+        shutil.copytree(image_root / name, tmp_path / "mine" / name)
+    (tmp_path / "mine" / "new" / "notes.txt").write_text("not an image")
+    assert main(["features", str(tmp_path / "mine"), "--out", str(tmp_path / "out"), *WORDS]) == 0
+    photo, new = (dict(np.load(tmp_path / "out" / f"{name}.npz")) for name in ("photo", "new"))
+    assert len(photo["labels"]) == 24 and "labels" not in new and len(new["features"]) == 6
+    assert capsys.readouterr().out.count("1 file passed over: 1 .txt. Passed over: notes.txt") == 1
 
 
 def test_bad_input_leaves_no_file(image_root, feature_root, tmp_path, capsys):

@@ -69,6 +69,8 @@ def write_features(config: RunConfig, out: PathLike, overwrite: bool = False, sa
     if present and not overwrite:
         raise UserError(f"{present[0]} exists: choose another folder, or replace it by overwrite=True")
     opened = [_open(builder, root, domain, domains, request) for domain in domains]
+    for note in dict.fromkeys(note for data in opened for note in data.notes):  # files that are passed over
+        say(note)
     backbone = _backbone(config)
     Path(out).mkdir(parents=True, exist_ok=True)
     for domain, file, data in zip(domains, files, opened):
@@ -109,12 +111,11 @@ def _extract(backbone: nn.Module, images: _Images, crop: int, resize: int, confi
 
 
 def _open(builder: DatasetBuilder, root: str, domain: str, domains: Sequence[str], request: DataRequest) -> Data:
-    """The data with ``domain`` as its target, which may be unlabelled; the source is any other domain that is not."""
+    """The data with ``domain`` as its target; the source is any that can be one, ``domain`` itself if it is labelled."""
     problem: Optional[UserError] = None
-    for other in domains:
+    for source in (domain, *domains):
         try:
-            if other != domain:
-                return builder.open(root, other, domain, request)
+            return builder.open(root, source, domain, request)
         except UserError as error:
             problem = problem or error
-    raise problem or UserError(f"{root} holds one domain, two are needed")
+    raise problem or UserError(f"{root} holds no domain")

@@ -203,6 +203,8 @@ def test_the_command_repeats_the_run(tmp_path, config, command):
 def test_other_runs(tmp_path, case):
     run = read_run(make_run(tmp_path / "run", **case))
     assert "density" in plot_run(run)
+    run.predictions.score[:] = 0.0
+    assert "density" not in plot_run(run)
     text = make_page(run, {})
     page = Page(text)
     assert ("url(data:image/jpeg" in text) == case.get("images", True)

@@ -30,7 +30,9 @@ def plot_run(run: RunFiles) -> Dict[str, Figure]:
     """Every plot that the files of the run have the numbers for, by name."""
     p, split, report = run.predictions, run.split, run.report
     unknown = p.label == split.unknown if report is not None else None
-    figures = {"density": density([Scores("Scores of the target images", p.score, unknown, run.threshold)], "score")}
+    figures: Dict[str, Figure] = {}
+    if (p.score != p.score[0]).any():  # a single value has no distribution
+        figures["density"] = density([Scores("Scores of the target images", p.score, unknown, run.threshold)], "score")
     if report is not None:
         curve = compute_threshold_curve(p.label, p.top[:, 0], p.score, split)
         figures["threshold"] = threshold_curve(curve, run.threshold)

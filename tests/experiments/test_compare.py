@@ -109,6 +109,7 @@ def test_dry_run_without_data_is_about_glyphs(run_example):
         (["--metric", "accurcy"], "did you mean 'accuracy'"),
         (["--hp", "foo=1", "--methods", "source_only"], "has foo=1"),
         (["--steps", "5", "--methods", "mixture"], "mixture is not trained; leave out --steps"),
+        (["--lr", "0.1", "--methods", "mixture"], "mixture is not trained; leave out --lr"),
         (["--preset", "paper", "--methods", "source_only"], "has --preset"),
         (["-s", "alpha"], "belong together"),
         (["-s", "alpha", "-t", "beta", "--tasks", "all"], "not both"),
@@ -124,12 +125,13 @@ def test_bad_words_are_one_line(run_example, feature_root, tmp_path, words, part
 
 def test_options_go_to_the_methods_that_have_them(run_example, feature_root, tmp_path, here):
     code, _, err = run_example("compare", feature_root, *SMALL, "--tasks", "alpha:beta", "--methods",
-                               "source_only,divergence,mixture", "--hp", "n=1", "--unknown-rule", "confidence")  # fmt: skip
+                               "source_only,divergence,mixture", "--hp", "n=1", "--unknown-rule", "confidence", "--lr", "0.02")  # fmt: skip
     assert code == 0, err
     cells = tmp_path / "out/cells"
     config = {name: json.loads((cells / f"alpha2beta_pair0.2_{name}_seed0/config.json").read_text())
               for name in ("source_only", "divergence", "mixture")}  # fmt: skip
     assert [config[name]["steps"] for name in ("source_only", "mixture")] == [4, 1]
+    assert [config[name]["lr"] for name in ("source_only", "mixture")] == [0.02, 0.01]
     assert config["divergence"]["hparams"]["n"] == 1 and config["source_only"]["hparams"]["unknown_rule"] == "confidence"
     assert config["divergence"]["unknown_rule"] is None and "n" not in config["source_only"]["hparams"]
 

@@ -70,3 +70,7 @@ def test_a_run_has_one_step_and_refuses_others():
     assert config.steps == 1 and config.resolve().steps == 1
     with pytest.raises(UserError, match="steps=500: mixture is not trained; leave out steps"):
         RunConfig(method="mixture", steps=500).resolve()
+    with pytest.raises(UserError, match="lr=0.1: mixture is not trained; leave out lr"):
+        RunConfig(method="mixture", lr=0.1).resolve()
+    with pytest.raises(UserError, match="drop_rate.*it has none"):
+        RunConfig(method="mixture", drop_rate=0.3).resolve()

@@ -16,6 +16,7 @@ from tllib_ext.experiments.domains import Domains, Task, domains_in
 from tllib_ext.experiments.grid import Grid, GridOptions, Variant
 from tllib_ext.methods import METHODS
 from tllib_ext.training.config import SHORTHANDS, RunConfig
+from tllib_ext.training.resolve import idle_settings
 from tllib_ext.training.setting import SEED, SEED_LIMIT, TEXT, setting, settings_of
 from tllib_ext.typing import Record
 
@@ -123,7 +124,8 @@ def _tasks(axes: Axes, given: RunConfig, domains: Domains) -> List[Task]:
 def _variants(methods: Sequence[str], given: RunConfig) -> List[Variant]:
     """A row per method, with those of the given hyper-parameters that it has."""
     wanted = {name: getattr(given, name) for name in _OF_METHODS if getattr(given, name)}
-    if not wanted and given.steps is None:
+    untrained = {**idle_settings(given), **({} if given.steps is None else {"steps": None})}
+    if not wanted and not untrained:
         return [Variant(name, {"method": name}) for name in methods]
     used: Set[str] = set()
     variants: List[Variant] = []
@@ -132,7 +134,7 @@ def _variants(methods: Sequence[str], given: RunConfig) -> List[Variant]:
         known = {f.name for f in dataclasses.fields(cls.Hparams)}
         settings: Record = {"method": method}
         if cls.training_free:
-            settings["steps"] = None
+            settings.update(untrained)
         for name, value in wanted.items():
             if name == "hparams":
                 value = {key: entry for key, entry in value.items() if key in known}
@@ -145,8 +147,9 @@ def _variants(methods: Sequence[str], given: RunConfig) -> List[Variant]:
                 settings[name] = value
                 used.add(name)
         variants.append(Variant(method, settings))
-    if given.steps is not None and all("steps" in variant.settings for variant in variants):
-        raise UserError(f"--steps {given.steps}: {', '.join(methods)} is not trained; leave out --steps")
+    if untrained and all(METHODS.get(method).training_free for method in methods):
+        flags = ", ".join(f"--{name.replace('_', '-')}" for name in untrained)
+        raise UserError(f"{', '.join(methods)} is not trained; leave out {flags}")
     idle = [f"{key}={entry}" for key, entry in given.hparams.items() if key not in used]
     idle += [f"--{name.replace('_', '-')}" for name in wanted if name != "hparams" and name not in used]
     if idle:

@@ -8,11 +8,16 @@ from tllib_ext.errors import UserError
 from tllib_ext.methods import METHODS
 from tllib_ext.split import LabelSplit
 from tllib_ext.training.config import RunConfig
+from tllib_ext.typing import Record
 from tllib_ext.vision.datasets.builder import Data
 from tllib_ext.vision.datasets.catalog import open_data
 from tllib_ext.vision.models.inputs import image_input, resize_before_crop
 
-__all__ = ["Resolved", "resolve", "open_run_data", "with_image_size", "parse_hparams"]
+__all__ = ["Resolved", "idle_settings", "resolve", "open_run_data", "with_image_size", "parse_hparams"]
+
+#: settings that mean nothing to a method without training.
+_OF_TRAINING = ("lr", "lr_mult_backbone", "lr_warmup", "momentum", "weight_decay", "accumulate", "bottleneck_dim",
+                "bottleneck_norm", "bottleneck_lr_mult")  # fmt: skip
 
 if TYPE_CHECKING:
 
@@ -52,6 +57,12 @@ def parse_hparams(config: RunConfig) -> Any:
     return METHODS.get(config.method).configure(config.preset, config.method_options())
 
 
+def idle_settings(config: RunConfig) -> Record:
+    """Name and default of the given settings that a method without training would ignore."""
+    defaults = {name: getattr(RunConfig, name) for name in _OF_TRAINING}
+    return {name: value for name, value in defaults.items() if getattr(config, name) != value}
+
+
 def resolve(config: RunConfig, data: Optional[Data] = None) -> Resolved:
     """What :meth:`RunConfig.resolve` returns: a new configuration with every default filled in."""
     hparams = parse_hparams(config)
@@ -69,6 +80,8 @@ def resolve(config: RunConfig, data: Optional[Data] = None) -> Resolved:
     if METHODS.get(config.method).training_free:
         if config.steps not in (None, 1):  # 1 is what a resolved configuration holds
             raise UserError(f"steps={config.steps}: {config.method} is not trained; leave out steps")
+        for name in idle_settings(config):
+            raise UserError(f"{name}={getattr(config, name)}: {config.method} is not trained; leave out {name}")
         steps = 1
     whole = replace(
         config,

@@ -125,7 +125,8 @@ def test_bad_words_are_one_line(run_example, feature_root, tmp_path, words, part
 
 def test_options_go_to_the_methods_that_have_them(run_example, feature_root, tmp_path, here):
     code, _, err = run_example("compare", feature_root, *SMALL, "--tasks", "alpha:beta", "--methods",
-                               "source_only,divergence,mixture", "--hp", "n=1", "--unknown-rule", "confidence", "--lr", "0.02")  # fmt: skip
+                               "source_only,divergence,mixture", "--hp", "n=1", "--unknown-rule", "confidence",
+                               "--lr", "0.02")  # fmt: skip
     assert code == 0, err
     cells = tmp_path / "out/cells"
     config = {name: json.loads((cells / f"alpha2beta_pair0.2_{name}_seed0/config.json").read_text())

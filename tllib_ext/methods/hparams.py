@@ -35,7 +35,8 @@ class Hparams:
         known = {f.name for f in fields(cls)}
         for name in values:
             if name not in known:
-                raise UserError(f"unknown hyper-parameter {name!r} of {cls.__qualname__}: {closest(name, known) if known else 'it has none'}")
+                end = closest(name, known) if known else "it has none"
+                raise UserError(f"unknown hyper-parameter {name!r} of {cls.__qualname__}: {end}")
         types = get_type_hints(cls)
         return cls(**{name: _convert(name, value, types[name]) for name, value in values.items()})
 

@@ -7,7 +7,7 @@ from tllib_ext import estimate_labels, find_label_issues
 from tllib_ext.errors import UserError
 from tllib_ext.labels.duplicates import distinct_samples
 from tllib_ext.labels.initialisation import renamed_rates
-from tllib_ext.labels.uncertainty import rate_bounds
+from tllib_ext.labels.uncertainty import keep_labels_of, rate_bounds, unnamed_classes
 
 
 def classes(sizes, spread, seed, dim=32):
@@ -54,6 +54,40 @@ def test_the_interval_covers_or_is_unknown_and_correction_does_no_harm(name):
     x, true = classes(sizes, spread, 0)
     given = wrong_at(rate, true, 0)
     assert judge(estimate_labels(x, given, len(sizes)), given, true) >= 0
+
+
+@pytest.mark.parametrize("rate", [0.2, 0.4])
+def test_a_long_tail_does_not_shift_the_names_of_the_classes(rate):
+    sizes = (200 * 0.02 ** (np.arange(10) / 9)).astype(int)  # 200 to 4: the rare classes have no room in a model of ten
+    for seed in range(2):
+        x, true = classes(sizes, 0.8, seed, dim=20)
+        flipped = np.random.default_rng(seed).random(len(true)) < rate
+        given = np.where(flipped, (true + 1) % 10, true)
+        model = estimate_labels(x, given, 10)
+        assert judge(model, given, true) >= -0.005
+        assert ("keeps its labels" in model.summary()) == bool(model.unnamed)
+
+
+def test_clean_classes_in_a_plane_stay_although_their_directions_coincide():
+    rng = np.random.default_rng(0)
+    true = np.repeat(np.arange(9), 60)
+    x = np.stack([true % 3, true // 3], 1) * 6.0 + rng.standard_normal((len(true), 2))  # prototypes see directions only
+    for given in (true, wrong_at(0.3, true, 0)):
+        assert judge(estimate_labels(x, given, 9), given, true) >= 0
+
+
+def test_a_name_is_kept_by_chance_and_lost_by_evidence():
+    even, torn = np.full((4, 4), 1.0), np.full((4, 4), 1.0)
+    np.fill_diagonal(even, 20.0)
+    even[:2, 3] = 24.0  # as of a rate of one half
+    np.fill_diagonal(torn, 30.0)
+    torn[0] = [5.0, 30.0, 1.0, 1.0]
+    torn[2, 2:] = 16.0, 14.0  # ahead by chance
+    assert not unnamed_classes(even).any() and unnamed_classes(torn).tolist() == [True, False, True, False]
+    r = np.array([[0.9, 0.1, 0.0, 0.0], [0.0, 0.2, 0.8, 0.0], [0.3, 0.0, 0.0, 0.7]])
+    kept, moved = keep_labels_of(np.array([True, False, True, False]), r, r, np.array([1, 2, 3]))
+    np.testing.assert_allclose(kept.sum(1), 1, atol=1e-6)
+    assert kept.argmax(1).tolist() == [1, 2, 3] and moved == pytest.approx((0.9 + 0.0 + 0.3) / 3)
 
 
 def test_noise_is_not_found_where_overlap_explains_the_labels():

@@ -29,6 +29,8 @@ class LabelModel:
         rate_known (bool): whether that interval is narrow enough to act on. If not and ``start`` is ``trust``, noise that
             follows the image cannot be told from classes that overlap: no label is changed, doubtful ones weigh less, and
             ``rate`` is a convention, half of the share that a classifier would contest
+        unnamed (list[int]): classes whose name the labels contradict
+            (:func:`~tllib_ext.labels.uncertainty.unnamed_classes`); samples of these keep their labels
         out_of_sample (numpy.ndarray): probabilities of the given labels, predicted for each sample without it, :math:`(N, K)`
         log_likelihood (float): leave-one-out log-likelihood of the observed labels
         temperature (float): :math:`T`
@@ -52,6 +54,7 @@ class LabelModel:
     candidates: List[Record] = field(default_factory=list)
     rate_interval: Tuple[float, float] = (0.0, 1.0)
     rate_known: bool = True
+    unnamed: List[int] = field(default_factory=list)
     out_of_sample: np.ndarray = field(default_factory=lambda: np.zeros((0, 0), dtype=np.float32))
 
     @property
@@ -92,6 +95,9 @@ class LabelModel:
                 f" ({low:.0%} to {high:.0%}): no label is changed, {self.rate:.1%} are assumed to be wrong,"
                 " and the doubtful ones weigh less"
             )
+        if self.unnamed:
+            head += f"\n  {len(self.unnamed)} classes ({names[self.unnamed[0]]} first) have another label as often as their own:"
+            head += " what was assigned to them keeps its labels"
         return (
             f"{head}\n"
             f"  matrix {self.structure}, start {self.start}, temperature {self.temperature:.3f}, "

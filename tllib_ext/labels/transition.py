@@ -54,7 +54,14 @@ from tllib_ext.labels.model_selection import (
     select_rank,
 )
 from tllib_ext.labels.result import LabelModel, all_classes, make_model, noise_free_responsibilities
-from tllib_ext.labels.uncertainty import rate_bounds
+from tllib_ext.labels.uncertainty import (
+    KNOWN_WIDTH,
+    doubtful_labels,
+    keep_labels_of,
+    neighbours_object,
+    rate_bounds,
+    unnamed_classes,
+)
 from tllib_ext.typing import Values
 
 if TYPE_CHECKING:
@@ -163,8 +170,10 @@ def fit_labels(
 
     views = fit_views(data.g, data.z, data.y, len(present))
     predicted = views.predict(data.g, data.z, data.y)
+    unnamed = none = np.zeros(len(present), dtype=bool)
+    without = noise_free_responsibilities(predicted, data.y)
     if winner is trust:
-        r, interval, known = noise_free_responsibilities(predicted, data.y)
+        r, interval, known = without
     else:
         if part is not data:
             best = winner.best
@@ -172,13 +181,22 @@ def fit_labels(
             winner.best, trace = run_em(data, r, winner.structure, best.temperature)
             winner.trace += trace
         r = order_by_label(winner.best.responsibilities, data.bounds)
-        renamed = renamed_rates(expected_counts(r, data.bounds)) if few else []
+        counts = expected_counts(r, data.bounds)
+        renamed = renamed_rates(counts) if few else []
         interval, known = rate_bounds(winner.best.probabilities, data.wrong_probability(r), winner.rate_std, renamed)
+        unnamed = unnamed_classes(counts)
+        if unnamed.any():  # their samples may be right
+            r, moved = keep_labels_of(unnamed, r, predicted, data.y)
+            interval = max(interval[0] - moved, 0.0), interval[1]
+            known = interval[1] - interval[0] <= KNOWN_WIDTH
+        if neighbours_object(x[order[rows]], data.y[rows], r[rows]):
+            winner, r, unnamed = trust, doubtful_labels(predicted, data.y), none
+            interval, known = (0.0, max(interval[1], without[1][1])), False
     back = np.empty((2, *r.shape), dtype=np.float32)
     back[:, order] = r, predicted
     model = make_model(back[0], y, present, num_classes, winner)
     model.candidates, model.rate_interval, model.rate_known = table, interval, known
-    model.out_of_sample = all_classes(back[1], present, num_classes)
+    model.out_of_sample, model.unnamed = all_classes(back[1], present, num_classes), present[unnamed].tolist()
     if winner is trust and not known:
         model.rate_std = (interval[1] - interval[0]) / 4
     return model, FittedViews(axes, rank, views, r.T @ data.g, None if winner is trust else winner.best)

@@ -88,7 +88,7 @@ def write_outputs(parts: RunParts, folder: Path, outputs: RunOutputs) -> Record:
     results: Record = {} if clean is None else audit_quality(audit, noisy.targets, clean)
     if model is not None:
         results.update(estimated_rate=model.rate, estimated_rate_std=model.rate_std)
-        keys = ("rate", "rate_std", "rate_interval", "rate_known", "structure", "start", "temperature", "trace", "candidates")
+        keys = "rate rate_std rate_interval rate_known unnamed structure start temperature trace candidates".split()
         facts = {key: getattr(model, key) for key in keys}
         write_json(folder / "label_model.json", {**facts, "transition": model.transition.tolist()})
         write_transition(folder / "transition.csv", model.transition, split.source_classes)

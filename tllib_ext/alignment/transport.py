@@ -90,8 +90,8 @@ def unbalanced_transport(
     """
     tau = rho / (rho + eps)
     s = sim.double() / eps
-    shift = s.max(1).values
-    kernel = (s - shift[:, None]).exp()
+    shift = s.amax(1)
+    kernel = (s - shift[:, None]).exp().t().contiguous()  # (C, N): the products below are quicker than with (N, C)
     log_b = beta.double().clamp(min=1e-300).log()
     copies = torch.ones_like(shift) if copies is None else copies.double()
     log_copies, log_a = copies.clamp(min=1e-300).log(), -copies.sum().log()
@@ -99,25 +99,27 @@ def unbalanced_transport(
     identity = torch.ones_like(g).diag()
     centre, direction, size, last = g, torch.zeros_like(g), torch.ones_like(log_a), torch.full_like(log_a, torch.inf)
     for _ in range(rounds):
-        by_row = kernel * (g - g.max()).exp()
-        total = by_row.sum(1, keepdim=True)
-        log_scale = tau * (log_a - shift - total.squeeze(1).log() - g.max()) + shift + log_copies
-        by_column = kernel * (log_scale - log_scale.max()).exp()[:, None]
-        columns = by_column.sum(0)
+        weight = (g - g.max()).exp()
+        total = weight @ kernel
+        log_scale = tau * (log_a - shift - total.log() - g.max()) + shift + log_copies
+        scale = (log_scale - log_scale.max()).exp()
+        columns = kernel @ scale
         residual = g / tau - log_b + columns.log() + log_scale.max()
         error = residual.abs().max()
         if error.device.type == "cpu" and error < tolerance:
             break
-        jacobian = identity / tau - tau * (by_column / columns).t() @ (by_row / total)
+        # The factors of rows and columns stay outside of the product: one pass over the N rows.
+        both = (kernel * (scale / total)) @ kernel.t()
+        jacobian = identity / tau - tau * both * weight / columns[:, None]
         better = error < last
         direction = torch.where(better, torch.linalg.solve_ex(jacobian, residual)[0], direction)
         centre, last = torch.where(better, g, centre), torch.minimum(last, error)
         size = torch.where(better, (2 * size).clamp(max=1), size / 2)
         g = centre - size * direction
-    f = tau * (log_a - (g + s).logsumexp(1))
-    log_plan = f[:, None] + g + s
-    log_mass = (log_plan + log_copies[:, None]).logsumexp((0, 1))
-    return Transport((log_plan - log_mass).exp(), g * eps, (tau - 1) * log_a - log_mass)
+    log_total = shift + ((g - g.max()).exp() @ kernel).log() + g.max()  # of exp(g_j + s_ij) over j
+    f = tau * (log_a - log_total)
+    log_mass = (f + log_total + log_copies).logsumexp(0)
+    return Transport(((f - log_mass)[:, None] + g + s).exp(), g * eps, (tau - 1) * log_a - log_mass)
 
 
 @torch.no_grad()

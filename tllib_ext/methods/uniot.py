@@ -156,10 +156,14 @@ class UniOT(Method):
         """Adaptive filling, then the transport of the filling and ``rows``, in this order: plan, classes, accepted, masses."""
         rows, p, n = rows.double(), self.prototypes.weight.double(), len(rows)
         sim = rows @ p.t()
-        missing = n - 2 * (sim.max(1).values > self.hparams.gamma).sum()  # positive rows, or -missing negative ones
+        missing = n - 2 * (sim.amax(1) > self.hparams.gamma).sum()  # positive rows, or -missing negative ones
         first = unbalanced_transport(sim, self.beta, self.eps, self.rho, start=self.start)
         accepted = self._accepted(first.plan, torch.ones_like(first.plan[:, 0]))[1]
-        far = F.normalize(rows + p[sim.argmin(1)], dim=1) @ p.t()
+        # Cosines of row + its farthest prototype, from those of its parts: no second product with all rows.
+        least, farthest = sim.min(1)
+        between = p @ p.t()
+        length = (rows.square().sum(1) + 2 * least + between.diagonal()[farthest]).clamp(min=1e-24).sqrt()
+        far = (sim + between[farthest]) / length[:, None]
         # Every candidate with its share, in place of the code's draws with replacement; no candidate, no filling.
         shares = torch.where(missing > 0, accepted.double() / accepted.sum().clamp(min=1), 1 / n)
         copies = torch.cat([missing.abs() * shares, torch.ones_like(shares)])

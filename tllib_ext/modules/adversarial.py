@@ -71,7 +71,7 @@ class QuickDropout(nn.Dropout):
     def forward(self, x: Tensor) -> Tensor:
         if not self.training or x.device.type != "cpu" or x.dtype != torch.float32:
             return super().forward(x)
-        return x * (torch.rand_like(x) >= self.p).to(x.dtype).div_(1 - self.p)
+        return x * torch.rand_like(x).ge_(self.p).div_(1 - self.p)
 
 
 def perceptron(in_features: int, hidden: int, out_features: int, style: str, slope: float = 0.0) -> List[nn.Module]:

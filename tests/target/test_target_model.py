@@ -34,6 +34,13 @@ def test_every_scenario_is_recovered_without_being_told(sets):
     assert (model.groups[model.labels < r.shape[1]] == -1).all()
 
 
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_classes_smaller_than_a_neighbourhood_are_recovered(seed):
+    xs, r, xt, y = domains(8, 0, 16, per_class=6, noise=2.0, seed=seed)
+    right = estimate_target(xs, r, xt).labels == y
+    assert right[y < 8].mean() > 0.95 and right[y == 8].mean() > 0.95
+
+
 def test_rows_are_probabilities_and_new_samples_get_the_same_posterior():
     xs, r, xt, _ = domains(3, 2, 2)
     model = estimate_target(xs, r, xt)

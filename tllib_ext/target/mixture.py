@@ -22,7 +22,7 @@ from sklearn.cluster import KMeans
 
 from tllib_ext.target.embedding import unit
 
-__all__ = ["Mixture", "fit_mixtures", "m_step", "nearest_prototype", "number_of_groups", "owners"]
+__all__ = ["Mixture", "class_size", "fit_mixtures", "m_step", "nearest_prototype", "number_of_groups", "owners"]
 
 #: free components, as multiples of the number that makes unknown groups as large as known classes.
 SCALES: Tuple[float, ...] = (0.5, 1.0, 2.0)
@@ -62,12 +62,16 @@ def m_step(z: np.ndarray, responsibilities: np.ndarray, prototypes: np.ndarray) 
     return unit(total), np.log((responsibilities.sum(0) + 0.5) / (n + 0.5 * c))
 
 
-def number_of_groups(soft: np.ndarray) -> float:
-    """How many groups of the median size of the known classes that the target holds make the unknown mass of (N, K + 1)."""
+def class_size(soft: np.ndarray) -> float:
+    """Median size of the known classes that the target holds, by soft labels (N, K + 1)."""
     mass = soft[:, :-1].sum(0)
     present = mass > max(3.0, 0.1 * mass.sum() / len(mass))
-    size = np.median(mass[present]) if present.any() else len(soft) / len(mass)
-    return float(soft[:, -1].sum() / max(size, 1e-9))
+    return float(np.median(mass[present])) if present.any() else len(soft) / len(mass)
+
+
+def number_of_groups(soft: np.ndarray) -> float:
+    """How many groups of the size of a known class make the unknown mass of soft labels (N, K + 1)."""
+    return float(soft[:, -1].sum() / max(class_size(soft), 1e-9))
 
 
 def fit_mixtures(z: np.ndarray, soft: np.ndarray, prototypes: np.ndarray, seed: int = 0) -> List[Mixture]:

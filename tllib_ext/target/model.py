@@ -2,6 +2,8 @@ r"""What does the target hold? A posterior over the K source classes and *unknow
 
 1. :mod:`~tllib_ext.target.embedding`: both domains centred and whitened; classes are directions.
 2. :mod:`~tllib_ext.target.cosines`: soft labels, "nearest prototype or unknown", from the best cosine of a neighbourhood.
+   Where the median known class has fewer than 30 samples, a neighbourhood of 15 holds samples of other classes, which makes
+   a known class look unknown: there the soft labels are the mean of those by neighbourhoods of 5 and of 15.
 3. Confident target samples take part in the whitening and correct the centre of the target; step 2 again.
 4. :mod:`~tllib_ext.target.mixture`: K tied and M free components, EM from the soft labels, averaged over M and temperature.
    The posterior of a sample depends on no other sample, so new samples get one too.
@@ -12,7 +14,7 @@ r"""What does the target hold? A posterior over the K source classes and *unknow
 """
 
 from dataclasses import dataclass
-from typing import List, Optional, Sequence
+from typing import List, Optional, Sequence, Tuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -21,11 +23,12 @@ from tllib_ext.errors import UserError
 from tllib_ext.target.cosines import TwoGroups, local_means, soft_labels
 from tllib_ext.target.diagnosis import MOST, UNCERTAIN, WEAK, WEAK_SHARE, group_unknown, share_error, warnings_of
 from tllib_ext.target.embedding import Embedding, project
-from tllib_ext.target.mixture import Mixture, fit_mixtures, nearest_prototype, number_of_groups
+from tllib_ext.target.mixture import Mixture, class_size, fit_mixtures, nearest_prototype, number_of_groups
 
 __all__ = ["TargetClassifier", "TargetModel", "decide", "estimate_target"]
 
 _CHUNK = 8192
+NEIGHBOURS, SMALL = 15, 5  # of a sample; the smaller number joins where classes are small
 SURE = 0.9  # mean confidence in the source labels below which prototypes are blurred
 
 
@@ -133,13 +136,16 @@ def estimate_target(
     space = project(source, labels, target, seed)
     blurred = float(labels.max(1).mean()) < SURE
     first_embedding = space.whiten()
-    start, fits = soft_labels(local_means(first_embedding(target)) @ first_embedding.prototypes.T, blurred)
+    sizes: Tuple[int, ...] = (NEIGHBOURS,)
+    start, fits, _ = _neighbourhood_labels(first_embedding(target), first_embedding.prototypes, blurred, sizes)
+    if class_size(start) < 2 * NEIGHBOURS:  # a neighbourhood is more than half a class: smaller ones count too
+        sizes = (SMALL, NEIGHBOURS)
+        start, fits, _ = _neighbourhood_labels(first_embedding(target), first_embedding.prototypes, blurred, sizes)
     weak = _separation(fits) < WEAK
     if not weak:
         embedding = space.whiten(start)
         z = embedding(target)
-        cosines = local_means(z) @ embedding.prototypes.T
-        soft, fits = soft_labels(cosines, blurred)
+        soft, fits, cosines = _neighbourhood_labels(z, embedding.prototypes, blurred, sizes)
         classifier = TargetClassifier(embedding, fit_mixtures(z, soft, embedding.prototypes, seed))
         members = classifier.members(z)
         weak = float((decide(np.mean(members, axis=0)) == labels.shape[1]).mean()) > MOST
@@ -169,6 +175,15 @@ def estimate_target(
     warnings = warnings_of(share, share_std, separation, closeness, n)
     return TargetModel(posterior[back], share, share_std, np.flatnonzero(~held).tolist(), number,
                        groups[back], warnings, separation, closeness, classifier)  # fmt: skip
+
+
+def _neighbourhood_labels(
+    z: np.ndarray, prototypes: np.ndarray, blurred: bool, sizes: Sequence[int]
+) -> Tuple[np.ndarray, List[TwoGroups], np.ndarray]:
+    """Mean of the soft labels by neighbourhoods of all ``sizes``, their fits, and the cosines of the last with the prototypes."""
+    cosines = [local_means(z, size) @ prototypes.T for size in sizes]
+    found = [soft_labels(values, blurred) for values in cosines]
+    return np.mean([soft for soft, _ in found], axis=0), [fit for _, fits in found for fit in fits], cosines[-1]
 
 
 def _separation(fits: Sequence[TwoGroups]) -> float:

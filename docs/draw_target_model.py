@@ -1,14 +1,15 @@
-"""Draw docs/images/target_model.png, or print the ablation of the target model as a table.
+"""Draw docs/images/target_model.png, or measure the ablation of the target model.
 
     python docs/draw_target_model.py data/transfer_mobilenetv2
-    python docs/draw_target_model.py data/transfer_mobilenetv2 --ablation symmetric:0.45
+    python docs/draw_target_model.py data/transfer_mobilenetv2 --ablation
+    python docs/fill.py                                                        writes the table of docs/target_model.md
 
 A part is taken away by replacing a constant or a function of ``tllib_ext.target`` while the model is estimated.
 """
 
 import argparse
 from contextlib import ExitStack
-from functools import partial
+from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Callable, Dict, List, Tuple
@@ -17,13 +18,16 @@ from unittest.mock import patch
 import numpy as np
 
 from tllib_ext.evaluation.openset import evaluate
+from tllib_ext.io import write_json
 from tllib_ext.labels import estimate_labels
 from tllib_ext.split import LabelSplit
 from tllib_ext.target import TargetModel, cosines, embedding, estimate_target, mixture, model
 from tllib_ext.vision.datasets.noisy import draw_labels, transition_matrix
 
-IMAGE = Path(__file__).resolve().parent / "images" / "target_model.png"
+DOCS = Path(__file__).resolve().parent
+IMAGE, RECORDS = DOCS / "images" / "target_model.png", DOCS / "results" / "target_ablation" / "records.json"
 TASKS = (("cifar", "natural"), ("caltech", "natural"), ("natural", "cifar"))
+NOISES, SEEDS = ("none", "symmetric:0.45"), range(3)
 Task = Tuple[LabelSplit, np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
 
@@ -64,7 +68,7 @@ PARTS: Dict[str, Callable[[], List[object]]] = {
     "whole model": lambda: [],
     "centring per domain": lambda: [patch.object(model, "project", uncentred)],
     "whitening": lambda: [patch.object(embedding, "_SHRINKAGE", 1.0)],
-    "neighbourhood": lambda: [patch.object(model, "local_means", partial(cosines.local_means, neighbours=1))],
+    "neighbourhood": lambda: [patch.multiple(model, NEIGHBOURS=1, SMALL=1)],
     "prior of the null": lambda: [patch.object(cosines, "_SETTINGS", ((1.0, 1e-6),))],
     "second pass": lambda: [patch.object(embedding.Projection, "whiten", lambda self, posterior=None: WHITEN(self))],
     "mixture": lambda: [patch.object(model, "fit_mixtures", fixed)],
@@ -82,17 +86,18 @@ def without(part: str, task: Task, seed: int) -> TargetModel:
         return estimate_target(task[1], task[2], task[3], seed)
 
 
-def ablation(root: Path, noise: str, seed: int) -> None:
-    """Print OS / H-score in % for every part and task."""
-    tasks = [read_task(root, source, target, noise, seed) for source, target in TASKS]
-    print(f"| without ({noise}) | " + " | ".join(f"{a} to {b}" for a, b in TASKS) + " |\n" + "|---" * (len(TASKS) + 1) + "|")
-    for part in PARTS:
-        cells = []
-        for task in tasks:
-            split, target = task[0], without(part, task, seed)
-            found = evaluate(task[4], target.labels, target.posterior[:, -1], split)
-            cells.append(f"{100 * found.os:.1f} / {100 * (found.h_score or 0):.1f}")
-        print(f"| {part} | {' | '.join(cells)} |", flush=True)
+def ablation(root: Path) -> None:
+    """Record OS and H-score of every part taken away, task, noise and seed."""
+    records = []
+    for (source, target), noise, seed in product(TASKS, NOISES, SEEDS):
+        task = read_task(root, source, target, noise, seed)
+        for part in PARTS:
+            found = without(part, task, seed)
+            report = evaluate(task[4], found.labels, found.posterior[:, -1], task[0])
+            records.append({"row": part, "task": f"{source}2{target}", "noise": noise.replace(":", " "), "seed": seed,
+                            "os": report.os, "h_score": report.h_score})  # fmt: skip
+            print(*records[-1].values(), flush=True)
+    write_json(RECORDS, {"command": "python docs/draw_target_model.py data/transfer_mobilenetv2 --ablation", "records": records})
 
 
 def draw(root: Path) -> None:
@@ -133,14 +138,13 @@ def draw(root: Path) -> None:
 
 
 def main() -> None:
-    """Draw, or print the table."""
+    """Draw, or measure."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("root", type=Path, help="folder with cifar.npz, natural.npz and caltech.npz")
-    parser.add_argument("--ablation", metavar="NOISE", help="none, pair:0.2, symmetric:0.45: print the table, draw nothing")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--ablation", action="store_true", help=f"write {RECORDS.name} of the ablation, draw nothing")
     args = parser.parse_args()
     if args.ablation:
-        ablation(args.root, args.ablation, args.seed)
+        ablation(args.root)
     else:
         draw(args.root)
 

@@ -131,12 +131,37 @@ def development() -> str:
     return markdown(["task", "noise", "`divergence`", "`credo`"], rows)
 
 
+def target_ablation(noise: str) -> str:
+    """The target model with one part taken away."""
+    records = select(load("target_ablation/records.json"), noise=noise)
+    parts, tasks = (list(dict.fromkeys(r[key] for r in records)) for key in ("row", "task"))
+    rows = [[part, *(both(select(records, row=part, task=task)) for task in tasks)] for part in parts]
+    return markdown(["without", *map(spoken, tasks)], rows)
+
+
+def instance_noise() -> str:
+    """The paper's method and CREDO where wrong labels depend on the image: OS by task, and the means of both metrics."""
+    records = load("instance_noise/comparison.json")
+    tasks, rows = list(dict.fromkeys(r["task"] for r in records)), []
+    for noise in dict.fromkeys(r["noise"] for r in records):
+        for name in ("divergence", "credo"):
+            runs = select(records, noise=noise, row=name)
+            mean = [[sum(r[metric] for r in mine) / len(mine) for metric in ("os", "h_score")]
+                    for seed in range(3) if (mine := select(runs, seed=seed))]  # fmt: skip
+            cells = [percent([r["os"] for r in select(runs, task=task)]) for task in tasks]
+            rows.append([noise, f"`{name}`", *cells, *(percent([seed[i] for seed in mean]) for i in (0, 1))])
+    return markdown(["noise", "method", *map(spoken, tasks), "mean OS", "mean H-score"], rows)
+
+
 TABLES: Dict[str, Callable[[], str]] = {
     "bottleneck_pair": lambda: bottleneck("pair 0.2"),
     "bottleneck_symmetric": lambda: bottleneck("symmetric 0.45"),
     "bottleneck_auroc": bottleneck_auroc,
     "development": development,
+    "instance_noise": instance_noise,
     "label_sets": label_sets,
     "private_classes": private_classes,
+    "target_ablation": lambda: target_ablation("none"),
+    "target_ablation_symmetric": lambda: target_ablation("symmetric 0.45"),
     "tllib": tllib,
 }

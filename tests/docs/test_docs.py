@@ -26,7 +26,7 @@ ELSEWHERE = {
     "python examples/noisy_unida.py -m smoothing": "test_new_method.py follows CONTRIBUTING.md",
     "python examples/noisy_unida.py -m smoothing --list-hp": "test_new_method.py follows CONTRIBUTING.md",
     "python examples/toy.py": "test_toy.py runs the whole script",
-    "python examples/toy.py --out docs/images/toy.png --seed 3": "test_toy.py runs the whole script",
+    "python examples/toy.py --out toy.png --seed 3": "test_toy.py runs the whole script",
     "python -m tllib_ext.tllib PATH/dann.py data/office31 -d Office31 -s A -t D -a resnet18 --scratch": "test_tllib_launcher.py",
     "python -m tllib_ext.tllib Transfer-Learning-Library/examples/domain_adaptation/image_classification/dann.py "
     "data/office31 -d Office31 -s A -t D -a resnet18 --scratch --epochs 1": "test_tllib_launcher.py",

@@ -37,10 +37,10 @@ def test_source_only_never_looks_at_the_target():
 
 def test_a_claim_that_does_not_hold_is_said():
     good, bad = toy.Score(0.99, 0.98, 0.98), toy.Score(0.97, 0.2, 0.2)
-    assert toy.verdict({"Ours w/ KL": bad, "Ours": good}) == (True, [])
-    holds, lines = toy.verdict({"Ours w/ KL": good, "Ours": good})
-    assert holds and lines[0].startswith("not better than Ours w/ KL")
-    assert not toy.verdict({"Ours w/ KL": good, "Ours": bad})[0]
+    assert toy.verdict({"divergence w/ KL": bad, "divergence": good}) == (True, [])
+    holds, lines = toy.verdict({"divergence w/ KL": good, "divergence": good})
+    assert holds and lines[0].startswith("not better than divergence w/ KL")
+    assert not toy.verdict({"divergence w/ KL": good, "divergence": bad})[0]
 
 
 def test_the_whole_script(run_example, tmp_path):

@@ -234,7 +234,7 @@ def main() -> int:
     for name, ablate in VARIANTS.items():
         methods[name] = train(ablate, source, target, args.seed)
         scores[name] = score(methods[name], target)
-        print("{:16}  {:>22.1%}  {:>26.1%}  {:>13.1%}".format(name, *scores[name]), flush=True)
+        print("{:21}  {:>22.1%}  {:>26.1%}  {:>13.1%}".format(name, *scores[name]), flush=True)
     with atomic_path(args.out) as draft:
         paint(methods, scores, source, target).save(draft, format="png", optimize=True)
     print(f"figure: {args.out}")

@@ -36,7 +36,8 @@ def main() -> int:
     check = parser.parse_args().check
     records = by_learning_rate()["0.1x"]
     stale = []
-    pages = [DOCS.parent / "README.md", DOCS / "results.md", DOCS / "target_model.md", *sorted((DOCS / "methods").glob("*.md"))]
+    named = [DOCS / f"{name}.md" for name in ("results", "target_model", "label_model")]
+    pages = [DOCS.parent / "README.md", *named, *sorted((DOCS / "methods").glob("*.md"))]
     for page in pages:
         text = page.read_text(encoding="utf-8")
         new = _BLOCK.sub(lambda block: filled(block.group(1), block.group(2), records), text)

@@ -1,7 +1,9 @@
 """The label model and cleanlab side by side, on every source, kind of noise, rate and seed; the tables of docs/label_model.md.
 
     python examples/label_audit.py data/office31_resnet50 data/transfer_mobilenetv2      measure what is not in the records
-    python examples/label_audit.py data/office31_resnet50 --class-conditional            the same for the second table
+    python examples/label_audit.py data/office31_resnet50 data/transfer_mobilenetv2 --again     anew, cleanlab's part stays
+    python examples/label_audit.py data/office31_resnet50 --class-conditional            the second table
+    python examples/label_audit.py data/office31_resnet50 --open-set                     images of no class
     python examples/label_audit.py --table                                               write the page from the records
 
 cleanlab (pip install tllib_ext[compare]) gets out-of-sample probabilities as its tutorials make them: five-fold logistic
@@ -20,13 +22,14 @@ import numpy as np
 from tllib_ext import LabelSplit, NoisyLabels, UniversalView, estimate_labels, find_label_issues
 from tllib_ext.io import write_between_marks, write_json
 from tllib_ext.labels.audit import detection_quality
+from tllib_ext.labels.issues import KINDS
 from tllib_ext.split import PRESETS
 from tllib_ext.vision.datasets.imagelist import FeatureList
 from tllib_ext.vision.datasets.labels_file import GivenLabels
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 RECORDS, PAGE = DOCS / "results" / "labels", DOCS / "label_model.md"
-CONDITIONAL = "class_conditional.json"
+CONDITIONAL, OPEN_SET, HARD = "class_conditional.json", "open_set.json", "hard_inputs.json"
 SOURCES = ("amazon", "webcam", "dslr", "cifar", "caltech")
 NOISES = ("pair", "symmetric", "random_partner", "runner_up", "pmd1", "part_dependent")
 HUMAN = ("aggre", "random1", "worse")
@@ -68,29 +71,35 @@ def ours(features: np.ndarray, given: np.ndarray, clean: np.ndarray, seed: int) 
             "seconds": time.process_time() - start}  # fmt: skip
 
 
-def measure(source: str, file: Path) -> None:
-    """Add the cells of one source that are not in its records yet."""
+def measure(source: str, file: Path, again: bool = False) -> None:
+    """Add the cells of one source that are not in its records yet; ``again``: measure the label model of all of them."""
     stored = RECORDS / f"{source}.json"
     records: List[Record] = json.loads(stored.read_text()) if stored.exists() else []
-    done = {(r["noise"], r["rate"], r["seed"]) for r in records}
+    done = {(r["noise"], r["rate"], r["seed"]): r for r in records}
     dataset = FeatureList(file)
     split = PRESETS["Office31"] if source in SOURCES[:3] else LabelSplit(tuple(dataset.classes))
     view = UniversalView(dataset, split, "source")
     cells = [("none", 0.0, 0)] if source != "cifar" else [("none", 0.0, 0), *((f"human {column}", 0.0, 0) for column in HUMAN)]
     cells += [(noise, rate, seed) for seed in range(3) for rate in (0.2, 0.4) for noise in NOISES]
     for noise, rate, seed in cells:
-        if (noise, rate, seed) in done:
+        record = done.get((noise, rate, seed))
+        if record and not again:
             continue
         if noise.startswith("human"):
             noisy: NoisyLabels = GivenLabels(view, file.with_name("cifar_human_labels.csv"), noise.split()[1])
         else:
             noisy = NoisyLabels(view, noise, rate, seed)
         x, given, clean = np.asarray(view.features), noisy.targets, noisy.clean_targets
-        records.append({"source": source, "noise": noise, "rate": rate, "seed": seed, "wrong": float((given != clean).mean()),
-                        "ours": ours(x, given, clean, 0), "cleanlab": cleanlab(x, given, clean)})  # fmt: skip
+        wrong = float((given != clean).mean())
+        if record is None or record["wrong"] != wrong:  # else cleanlab's part holds: it does not depend on this package
+            records = [r for r in records if r is not record]
+            record = {"source": source, "noise": noise, "rate": rate, "seed": seed, "wrong": wrong,
+                      "cleanlab": cleanlab(x, given, clean)}  # fmt: skip
+            records.append(record)
+        record["ours"] = ours(x, given, clean, 0)
         RECORDS.mkdir(parents=True, exist_ok=True)
         write_json(stored, records)
-        print(source, noise, rate, seed, {k: v for k, v in records[-1]["ours"].items() if isinstance(v, float)}, flush=True)
+        print(source, noise, rate, seed, {k: v for k, v in record["ours"].items() if isinstance(v, float)}, flush=True)
 
 
 def measure_class_conditional(folder: Path) -> None:
@@ -109,6 +118,21 @@ def measure_class_conditional(folder: Path) -> None:
                             "after": float((model.corrected == clean).mean()), "estimated": model.rate,
                             "interval": model.rate_interval})  # fmt: skip
     write_json(RECORDS / CONDITIONAL, records)
+
+
+def measure_open_set(folder: Path) -> None:
+    """What the audit calls images of target-private classes, a tenth of the source, and the other images."""
+    records: List[Record] = []
+    for source in SOURCES[:3]:
+        for seed in range(3):
+            dataset = FeatureList(folder / f"{source}.npz")
+            noisy = NoisyLabels(UniversalView(dataset, PRESETS["Office31"], "source"), "open_set", 0.1, seed)
+            found = find_label_issues(np.asarray(noisy.features), noisy.targets)
+            foreign = noisy.clean_targets == PRESETS["Office31"].unknown
+            records.append({"source": source, "seed": seed, **{
+                f"{who}, {kind}": float(np.mean(found.kind[rows] == kind))
+                for who, rows in (("foreign", foreign), ("others", ~foreign)) for kind in KINDS}})  # fmt: skip
+    write_json(RECORDS / OPEN_SET, records)
 
 
 def class_conditional_table() -> str:
@@ -133,38 +157,77 @@ def mean(values: Sequence[Optional[float]]) -> str:
     return f"{np.mean(known):.3f}" if known else "-"
 
 
-def tables() -> str:
-    """The page's tables."""
-    records: List[Record] = [r for source in SOURCES if (RECORDS / f"{source}.json").exists()
-                             for r in json.loads((RECORDS / f"{source}.json").read_text())]  # fmt: skip
+def load() -> List[Record]:
+    """The records of the grid."""
+    files = [RECORDS / f"{source}.json" for source in SOURCES]
+    return [record for file in files if file.exists() for record in json.loads(file.read_text())]
+
+
+def inside(record: Record) -> bool:
+    """Whether the interval covers the truth."""
+    return bool(record["ours"]["low"] - 1e-9 <= record["wrong"] <= record["ours"]["high"] + 1e-9)
+
+
+def grid_table() -> str:
+    """What holds over all cells, and a row per source, noise and rate."""
+    records = load()
     groups: Dict[Any, List[Record]] = defaultdict(list)
     for r in records:
         groups[r["source"], r["noise"], r["rate"]].append(r)
-    head = "| source | noise | wrong | interval of the rate | rate, cleanlab | right labels after | cleanlab | AUROC | cleanlab |"
-    rows = [head, "|---|---|---|---|---|---|---|---|---|"]
+    head = "| source | noise | wrong | interval of the rate | rate, cleanlab | right labels after | AUROC | precision |"
+    rows = [head, "|---|---|---|---|---|---|---|---|"]
     for (source, noise, rate), cell in sorted(groups.items(), key=lambda item: SOURCES.index(item[0][0])):
         a, b = [r["ours"] for r in cell], [r["cleanlab"] for r in cell]
         span = " ".join(f"{o['low']:.2f}-{o['high']:.2f}{'' if o['known'] else '?'}" for o in a)
+        pairs = [f"{mean([o[key] for o in a])} / {mean([o[key] for o in b])}"
+                 for key in ("after", "suspects_auroc", "suspects_precision")]  # fmt: skip
         rows.append(f"| {source} | {noise}{f' {rate:g}' if rate else ''} | {mean([r['wrong'] for r in cell])} | {span} | "
-                    f"{mean([o['rate'] for o in b])} | {mean([o['after'] for o in a])} | {mean([o['after'] for o in b])} | "
-                    f"{mean([o['suspects_auroc'] for o in a])} | {mean([o['suspects_auroc'] for o in b])} |")  # fmt: skip
+                    f"{mean([o['rate'] for o in b])} | {' | '.join(pairs)} |")  # fmt: skip
     noisy = [r for r in records if r["ours"]["suspects_auroc"] is not None]
-    gain = [r["ours"]["suspects_auroc"] - r["cleanlab"]["suspects_auroc"] for r in noisy]
-    kept = [r["ours"]["after"] - (1 - r["wrong"]) for r in records]
+    auroc, precision = ([r["ours"][key] - r["cleanlab"][key] for r in noisy] for key in ("suspects_auroc", "suspects_precision"))
+    kept, rival = ([r[who]["after"] - 1 + r["wrong"] for r in records] for who in ("ours", "cleanlab"))
     known = [r for r in records if r["ours"]["known"]]
-    inside = [r["ours"]["low"] - 1e-9 <= r["wrong"] <= r["ours"]["high"] + 1e-9 for r in records]
-    told = np.mean([i for i, r in zip(inside, records) if r["ours"]["known"]])
-    rival = [r["cleanlab"]["after"] - 1 + r["wrong"] for r in records]
     text = (
-        f"\n{len(records)} cells. Right labels after correction minus before: smallest {min(kept):+.3f}, mean "
+        f"\n{len(records)} cells. Right labels after correction minus before: smallest {round(min(kept), 4) + 0.0:+.3f}, mean "
         f"{np.mean(kept):+.3f} (cleanlab {min(rival):+.3f}, {np.mean(rival):+.3f}). AUROC minus cleanlab's: smallest "
-        f"{min(gain):+.3f}, mean {np.mean(gain):+.3f}. The interval covers the truth in {np.mean(inside):.1%} of the cells, "
-        f"and in {told:.1%} of the {len(known)} whose rate is known. CPU seconds per cell: "
+        f"{min(auroc):+.3f}, mean {np.mean(auroc):+.3f}; precision minus cleanlab's: smallest {min(precision):+.3f}, mean "
+        f"{np.mean(precision):+.3f}. The interval covers the truth in {np.mean([inside(r) for r in records]):.1%} of the cells, "
+        f"and in {np.mean([inside(r) for r in known]):.1%} of the {len(known)} whose rate is known. CPU seconds per cell: "
         f"{mean([r['ours']['seconds'] for r in records])}, cleanlab with its logistic regression "
         f"{mean([r['cleanlab']['seconds'] for r in records])}.\n\n"
-        "A question mark: `rate_known` is False. Mean over the noise seeds; one interval per seed.\n\n"
+        "Mean over the noise seeds, one interval per seed; a question mark: `rate_known` is False. Two numbers: label model / "
+        "cleanlab. Precision: share of wrong labels among the n most suspicious, n being the number of wrong ones.\n\n"
     )
-    return text + "\n".join(rows) + "\n" + class_conditional_table()
+    return text + "\n".join(rows) + "\n"
+
+
+def hard_table() -> str:
+    """The inputs of tests/stress/hard_labels.py."""
+    rows = ["\nHard inputs (`tests/stress/hard_labels.py`), five draws each:\n",
+            "| input | wrong, interval of the rate | right labels, mean change (smallest) |", "|---|---|---|"]  # fmt: skip
+    for name, runs in json.loads((RECORDS / HARD).read_text()).items():
+        spans = ", ".join(f"{r['wrong']:.2f} in {r['interval'][0]:.2f}-{r['interval'][1]:.2f}{'' if r['known'] else '?'}"
+                          for r in runs)  # fmt: skip
+        change = [r["change"] for r in runs]
+        rows.append(f"| {name} | {spans} | {np.mean(change):+.3f} ({min(change):+.3f}) |")
+    return "\n".join(rows) + "\n"
+
+
+def open_set_table() -> str:
+    """What images of no class, and the others, are called."""
+    records = json.loads((RECORDS / OPEN_SET).read_text())
+    columns = [f"{who}, {kind}" for who in ("foreign", "others") for kind in KINDS if kind != "duplicate"]
+    rows = ["\nImages of target-private classes with labels of known ones, a tenth of the source (`--open-set`); share by kind,"
+            " mean over seeds 0-2:\n", f"| source | {' | '.join(columns)} |", "|---" * (1 + len(columns)) + "|"]  # fmt: skip
+    for source in dict.fromkeys(r["source"] for r in records):
+        cells = [mean([r[column] for r in records if r["source"] == source]) for column in columns]
+        rows.append(f"| {source} | {' | '.join(cells)} |")
+    return "\n".join(rows) + "\n"
+
+
+def tables() -> str:
+    """The page's tables."""
+    return grid_table() + class_conditional_table() + hard_table() + open_set_table()
 
 
 def main() -> None:
@@ -173,15 +236,20 @@ def main() -> None:
     parser.add_argument("folders", nargs="*", type=Path, help="folders of .npz files")
     parser.add_argument("--sources", default=",".join(SOURCES), help="which of them (default: %(default)s)")
     parser.add_argument("--class-conditional", action="store_true", help="pair and symmetric noise on Office-31 instead")
+    parser.add_argument("--open-set", action="store_true", help="images of no class on Office-31 instead")
+    parser.add_argument("--again", action="store_true", help="measure the label model anew in every cell")
     parser.add_argument("--table", action="store_true", help="write the page from the records")
     args = parser.parse_args()
     for folder in args.folders:
         if args.class_conditional:
             measure_class_conditional(folder)
+        if args.open_set:
+            measure_open_set(folder)
+        if args.class_conditional or args.open_set:
             continue
         for source in args.sources.split(","):
             if (folder / f"{source}.npz").exists():
-                measure(source, folder / f"{source}.npz")
+                measure(source, folder / f"{source}.npz", args.again)
     if args.table:
         write_between_marks(PAGE, tables())
 

@@ -35,11 +35,12 @@ ELSEWHERE = {
     "python examples/pretrain_small_cnn.py --out small_cnn.safetensors": "hours; test_glyphs.py looks at its result",
     "python examples/label_audit.py data/office31_resnet50 data/transfer_mobilenetv2": "an hour; --table is run",
     "python examples/label_audit.py data/office31_resnet50 --class-conditional": "a minute of real features; --table is run",
+    "python examples/label_audit.py data/office31_resnet50 --open-set": "real features; --table is run",
     "python tests/stress/hard_labels.py data/transfer_mobilenetv2/cifar.npz": "a minute; test_hard_inputs.py has such inputs",
     "OMP_NUM_THREADS=2 /usr/bin/time -v python tests/stress/audit_size.py --samples 1000000 --classes 1000": "minutes",
-    "tllib-ext compare data/office31_resnet50 -d features --tasks A2D,W2A --methods divergence --labels-by label-model "
-    "--out runs/by_model --noise pair:0.2,symmetric:0.45,runner_up:0.2,part_dependent:0.3 --seeds 0-2 --noise-seed same "
-    "--steps 1000 --no-report": "24 runs; test_treatment.py runs the treatments",
+    "tllib-ext compare data/office31_resnet50 -d features --tasks A2D,W2A,D2W --methods divergence --labels-by label-model "
+    "--out runs/by_model --noise pair:0.4,symmetric:0.4,random_partner:0.4,runner_up:0.4,pmd1:0.4,part_dependent:0.4 --seeds 0-2 "
+    "--noise-seed same --steps 500": "54 runs; test_treatment.py runs the treatments",
     "python examples/draw_characters.py data/characters": "test_draw_characters.py",
     "tllib-ext train data/characters -d folder -s printed -t coloured --split 26/14/22 -a mobilenet_v2 --freeze-backbone "
     "-m mixture": "needs weights from the network and draw_characters.py's images; -d folder is run on other images",

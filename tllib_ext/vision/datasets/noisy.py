@@ -129,7 +129,7 @@ def _flip_entropy(probabilities: np.ndarray, clean: np.ndarray) -> float:
     wrong[np.arange(len(clean)), clean] = 0.0
     share = wrong.sum(axis=1, keepdims=True)
     wrong = (wrong / np.where(share > 0, share, 1.0))[share[:, 0] > 0]
-    return float(-(wrong * np.log(np.maximum(wrong, 1e-300))).sum(axis=1).mean()) if len(wrong) else 0.0
+    return float((wrong * -np.log(np.maximum(wrong, 1e-300))).sum(axis=1).mean()) if len(wrong) else 0.0
 
 
 class NoisyLabels:

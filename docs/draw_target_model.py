@@ -68,7 +68,7 @@ PARTS: Dict[str, Callable[[], List[object]]] = {
     "whole model": lambda: [],
     "centring per domain": lambda: [patch.object(model, "project", uncentred)],
     "whitening": lambda: [patch.object(embedding, "_SHRINKAGE", 1.0)],
-    "neighbourhood": lambda: [patch.multiple(model, NEIGHBOURS=1, SMALL=1)],
+    "neighbourhood": lambda: [patch.multiple(model, NEIGHBOURS=1, SMALLER=())],
     "prior of the null": lambda: [patch.object(cosines, "_SETTINGS", ((1.0, 1e-6),))],
     "second pass": lambda: [patch.object(embedding.Projection, "whiten", lambda self, posterior=None: WHITEN(self))],
     "mixture": lambda: [patch.object(model, "fit_mixtures", fixed)],

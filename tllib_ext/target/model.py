@@ -2,8 +2,8 @@ r"""What does the target hold? A posterior over the K source classes and *unknow
 
 1. :mod:`~tllib_ext.target.embedding`: both domains centred and whitened; classes are directions.
 2. :mod:`~tllib_ext.target.cosines`: soft labels, "nearest prototype or unknown", from the best cosine of a neighbourhood.
-   Where the median known class has fewer than 15 samples, a neighbourhood of 15 holds samples of other classes, which makes
-   a known class look unknown: there the soft labels are the mean of those by neighbourhoods of 5 and of 15.
+   Where the median known class has fewer than 30 samples, a neighbourhood of 15 holds samples of other classes, which makes
+   a known class look unknown: there the soft labels are the mean of those by neighbourhoods of 5, 10 and 15.
 3. Confident target samples take part in the whitening and correct the centre of the target; step 2 again.
 4. :mod:`~tllib_ext.target.mixture`: K tied and M free components, EM from the soft labels, averaged over M and temperature.
    The posterior of a sample depends on no other sample, so new samples get one too.
@@ -28,7 +28,7 @@ from tllib_ext.target.mixture import Mixture, class_size, fit_mixtures, nearest_
 __all__ = ["TargetClassifier", "TargetModel", "decide", "estimate_target"]
 
 _CHUNK = 8192
-NEIGHBOURS, SMALL = 15, 5  # of a sample; the smaller number joins where classes are small
+NEIGHBOURS, SMALLER = 15, (5, 10)  # of a sample; the smaller numbers join where classes are small
 SURE = 0.9  # mean confidence in the source labels below which prototypes are blurred
 
 
@@ -138,8 +138,8 @@ def estimate_target(
     first_embedding = space.whiten()
     sizes: Tuple[int, ...] = (NEIGHBOURS,)
     start, fits, _ = _neighbourhood_labels(first_embedding(target), first_embedding.prototypes, blurred, sizes)
-    if class_size(start) < NEIGHBOURS:  # a neighbourhood is larger than a class: smaller ones count too
-        sizes = (SMALL, NEIGHBOURS)
+    if class_size(start) < 2 * NEIGHBOURS:  # a neighbourhood is more than half a class: smaller ones count too
+        sizes = (*SMALLER, NEIGHBOURS)
         start, fits, _ = _neighbourhood_labels(first_embedding(target), first_embedding.prototypes, blurred, sizes)
     weak = _separation(fits) < WEAK
     if not weak:

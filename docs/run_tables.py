@@ -139,6 +139,27 @@ def target_ablation(noise: str) -> str:
     return markdown(["without", *map(spoken, tasks)], rows)
 
 
+def target_scenarios() -> str:
+    """The target model by the size of its neighbourhoods: means over kinds of development scenario."""
+    records = load("target_scenarios/records.json")
+    kinds = {
+        "between data sets": lambda r: r["split"] is None and r["sizes"] is None,
+        "between data sets, 8 to 20 images a class": lambda r: r["split"] is None and r["sizes"] is not None,
+        "halves": lambda r: r["split"] is not None and r["sizes"] is None,
+        "halves, 6 to 18 images a class": lambda r: r["split"] is not None and r["sizes"] is not None,
+        "all": lambda r: True,
+    }
+    names, rows = list(dict.fromkeys(r["neighbours"] for r in records)), []
+    for kind, belongs in kinds.items():
+        runs = [select([r for r in records if belongs(r)], neighbours=name) for name in names]
+        scores = [
+            (stat([r["os"] for r in some]), stat([r["h_score"] for r in some if r["h_score"] is not None])) for some in runs
+        ]
+        cells = [" / ".join(f"{100 * score.mean:.1f}" for score in pair if score is not None) for pair in scores]
+        rows.append([kind, str(len(runs[0])), *cells])
+    return markdown(["scenarios", "number", *(f"{name} neighbours" for name in names)], rows)
+
+
 def instance_noise() -> str:
     """The paper's method and CREDO where wrong labels depend on the image: OS by task, and the means of both metrics."""
     records = load("instance_noise/comparison.json")
@@ -180,6 +201,7 @@ TABLES: Dict[str, Callable[[], str]] = {
     "private_classes": private_classes,
     "target_ablation": lambda: target_ablation("none"),
     "target_ablation_symmetric": lambda: target_ablation("symmetric 0.45"),
+    "target_scenarios": target_scenarios,
     "tllib": tllib,
     "treated": treated,
 }

@@ -160,20 +160,6 @@ def target_scenarios() -> str:
     return markdown(["scenarios", "number", *(f"{name} neighbours" for name in names)], rows)
 
 
-def instance_noise() -> str:
-    """The paper's method and CREDO where wrong labels depend on the image: OS by task, and the means of both metrics."""
-    records = load("instance_noise/comparison.json")
-    tasks, rows = list(dict.fromkeys(r["task"] for r in records)), []
-    for noise in dict.fromkeys(r["noise"] for r in records):
-        for name in ("divergence", "credo"):
-            runs = select(records, noise=noise, row=name)
-            mean = [[sum(r[metric] for r in mine) / len(mine) for metric in ("os", "h_score")]
-                    for seed in range(3) if (mine := select(runs, seed=seed))]  # fmt: skip
-            cells = [percent([r["os"] for r in select(runs, task=task)]) for task in tasks]
-            rows.append([noise, f"`{name}`", *cells, *(percent([seed[i] for seed in mean]) for i in (0, 1))])
-    return markdown(["noise", "method", *map(spoken, tasks), "mean OS", "mean H-score"], rows)
-
-
 def treated() -> str:
     """The paper's method behind the label model and behind confident learning."""
     records = load("labels_divergence/records.json")
@@ -196,7 +182,6 @@ TABLES: Dict[str, Callable[[], str]] = {
     "bottleneck_symmetric": lambda: bottleneck("symmetric 0.45"),
     "bottleneck_auroc": bottleneck_auroc,
     "development": development,
-    "instance_noise": instance_noise,
     "label_sets": label_sets,
     "private_classes": private_classes,
     "target_ablation": lambda: target_ablation("none"),

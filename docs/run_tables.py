@@ -157,7 +157,7 @@ def target_scenarios() -> str:
         ]
         cells = [" / ".join(f"{100 * score.mean:.1f}" for score in pair if score is not None) for pair in scores]
         rows.append([kind, str(len(runs[0])), *cells])
-    return markdown(["scenarios", "number", *(f"{name} neighbours" for name in names)], rows)
+    return markdown(["scenarios", "number", *(f"neighbours: {name}" for name in names)], rows)
 
 
 def treated() -> str:

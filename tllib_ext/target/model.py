@@ -136,11 +136,12 @@ def estimate_target(
     space = project(source, labels, target, seed)
     blurred = float(labels.max(1).mean()) < SURE
     first_embedding = space.whiten()
+    first_z = first_embedding(target)
     sizes: Tuple[int, ...] = (NEIGHBOURS,)
-    start, fits, _ = _neighbourhood_labels(first_embedding(target), first_embedding.prototypes, blurred, sizes)
+    start, fits, _ = _neighbourhood_labels(first_z, first_embedding.prototypes, blurred, sizes)
     if class_size(start) < 2 * NEIGHBOURS:  # a neighbourhood is more than half a class: smaller ones count too
         sizes = (*SMALLER, NEIGHBOURS)
-        start, fits, _ = _neighbourhood_labels(first_embedding(target), first_embedding.prototypes, blurred, sizes)
+        start, fits, _ = _neighbourhood_labels(first_z, first_embedding.prototypes, blurred, sizes)
     weak = _separation(fits) < WEAK
     if not weak:
         embedding = space.whiten(start)
@@ -150,8 +151,7 @@ def estimate_target(
         members = classifier.members(z)
         weak = float((decide(np.mean(members, axis=0)) == labels.shape[1]).mean()) > MOST
     if weak:
-        embedding = first_embedding
-        z = embedding(target)
+        embedding, z = first_embedding, first_z
         cosines = z @ embedding.prototypes.T
         soft, fits = soft_labels(cosines)
         classifier = TargetClassifier(embedding, [nearest_prototype(z, embedding.prototypes, WEAK_SHARE)])

@@ -80,9 +80,13 @@ def _with_a_far_class(unknown: int):
 
 def test_a_class_far_from_its_prototype_is_known_beside_unknown_samples():
     c = _with_a_far_class(600)
-    together = np.mean([fit_two_groups(c, *setting).known[500:600].mean() for setting in _SETTINGS])
+    together, apart = (
+        np.mean([fit_two_groups(c, *setting, per_class=per_class).known for setting in _SETTINGS], axis=0)
+        for per_class in (False, True)
+    )
     soft, _ = soft_labels(c, blurred=True)
-    assert together < 0.4 and soft[500:600, 5].mean() > together + 0.4
+    assert soft[:, -1] == pytest.approx(1 - (together + apart) / 2)
+    assert together[500:600].mean() < 0.4 and apart[500:600].mean() > 0.8 and soft[500:600, 5].mean() > 0.5
     assert soft[:500, -1].mean() < 0.1 and soft[600:, -1].mean() > 0.9
 
 

@@ -5,8 +5,8 @@ cosines are with classes that a sample is *not* of. Their spread :math:`\sigma_0
 the K classes has a best cosine near :math:`e_K \sigma_0`, with :math:`e_K` the mean of the largest of K standard normal
 numbers. Two normal distributions are fitted to the :math:`s_i` by EM; a conjugate prior holds the one of the unknown near
 that place. Without unknown samples it stays there and gets no weight: so partial and closed label sets are recognised.
-Where the groups overlap, or doubtful source labels blur the prototypes, the known get a mean and a share per class beside unknown
-samples, since some classes then lie much farther from their prototype than others.
+Where the groups overlap, or doubtful source labels blur the prototypes, fits join in whose known samples have a mean and a share
+per class, since some classes then lie much farther from their prototype than others.
 """
 
 import math
@@ -144,15 +144,15 @@ def _spread(residual: np.ndarray, weight: np.ndarray, std: float, prior: float) 
 def soft_labels(cosines: np.ndarray, blurred: bool = False) -> Tuple[np.ndarray, List[TwoGroups]]:
     """Posterior (N, K + 1), "nearest prototype or unknown", of cosines (N, K); and the fits to all classes together.
 
-    Fits per class replace these where the prototypes are ``blurred`` by doubtful source labels, and join them where the groups
-    overlap; but only where there are unknown samples to hold the place of the unknown: without any, a class far from its
-    prototype would be taken for them.
+    Fits per class join these where the prototypes are ``blurred`` by doubtful source labels or the groups overlap; but only
+    where there are unknown samples to hold the place of the unknown: without any, a class far from its prototype would be
+    taken for them.
     """
     fits = [fit_two_groups(cosines, *setting) for setting in _SETTINGS]
     overlap = np.median([fit.separation for fit in fits]) < _OVERLAP
     averaged = fits
     if (blurred or overlap) and np.mean([1 - fit.known.mean() for fit in fits]) >= _SOME:
-        averaged = [fit_two_groups(cosines, *setting, per_class=True) for setting in _SETTINGS] + fits * (not blurred)
+        averaged = fits + [fit_two_groups(cosines, *setting, per_class=True) for setting in _SETTINGS]
     known = np.mean([fit.known for fit in averaged], axis=0)
     out = np.zeros((len(cosines), cosines.shape[1] + 1))
     out[np.arange(len(cosines)), cosines.argmax(1)] = known

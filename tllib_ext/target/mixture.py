@@ -25,7 +25,7 @@ from tllib_ext.target.embedding import unit
 __all__ = ["Mixture", "class_size", "fit_mixtures", "m_step", "nearest_prototype", "number_of_groups", "owners"]
 
 #: free components, as multiples of the number that makes unknown groups as large as known classes.
-SCALES: Tuple[float, ...] = tuple(2 ** (i / 3) for i in range(-3, 4))  # 0.5 to 2
+SCALES: Tuple[float, ...] = (0.5, 1.0, 2.0)
 TEMPERATURES: Tuple[float, ...] = (0.02, 0.04)
 TIE = 0.1  # imaginary samples at each prototype, in mean component sizes
 PULL = 0.3  # share of the resultant that is added at the prototype

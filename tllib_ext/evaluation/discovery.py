@@ -49,8 +49,7 @@ def spherical_kmeans(
         centres = x[rng.choice(len(x), num_clusters, replace=False)]
         for _ in range(iterations):
             clusters = (x @ centres.T).argmax(axis=1)
-            sums = np.zeros_like(centres)
-            np.add.at(sums, clusters, x)
+            sums = np.eye(num_clusters)[clusters].T @ x
             length = np.linalg.norm(sums, axis=1, keepdims=True)
             centres = np.where(length > 0, sums / np.maximum(length, 1e-12), centres)  # an empty cluster keeps its centre
         cosines = x @ centres.T

@@ -189,7 +189,7 @@ def fit_labels(
             r, moved = keep_labels_of(unnamed, r, predicted, data.y)
             interval = max(interval[0] - moved, 0.0), interval[1]
             known = interval[1] - interval[0] <= KNOWN_WIDTH
-        if neighbours_object(x[order[rows]], data.y[rows], r[rows]):
+        if neighbours_object(x[order[rows]], data.y[rows], r[rows], known):
             winner, r, unnamed = trust, doubtful_labels(predicted, data.y), none
             interval, known = (0.0, max(interval[1], without[1][1])), False
     back = np.empty((2, *r.shape), dtype=np.float32)

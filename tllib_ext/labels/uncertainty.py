@@ -111,13 +111,14 @@ def keep_labels_of(unnamed: np.ndarray, r: np.ndarray, p: np.ndarray, y: np.ndar
     return named + moved[:, None] * doubtful_labels(p, y), float(moved.mean())
 
 
-def neighbours_object(x: np.ndarray, y: np.ndarray, r: np.ndarray) -> bool:
+def neighbours_object(x: np.ndarray, y: np.ndarray, r: np.ndarray, known: bool = True) -> bool:
     r"""Whether nearest neighbours favour the given labels over those that a noise model would replace them by.
 
     A right correction replaces a label that is rarer around the sample than the new one. That needs no prototypes, so it
     shows a model that does not fit the features (classes that differ by the length of the features, or by more
     than one mean each). Of the 10 neighbours of each changed sample, those with the given and those with the new label are
-    counted; a label may be counted by 10 samples. Neighbours object if the given ones are ahead by 1.64 standard deviations.
+    counted; a label may be counted by 10 samples. Neighbours object if the given ones are ahead by 1.64 standard deviations;
+    where the rate is not ``known``, if they are not behind.
 
     Shape:
         - x: :math:`(N, D)` features; y: :math:`(N,)` given labels; r: :math:`(N, K)` responsibilities
@@ -138,4 +139,4 @@ def neighbours_object(x: np.ndarray, y: np.ndarray, r: np.ndarray) -> bool:
     near = NearestNeighbors(n_neighbors=number + 1).fit(x).kneighbors(x[changed], return_distance=False)
     labels = np.where(near == changed[:, None], -1, y[near])  # not the sample itself
     given, other = (np.count_nonzero(labels == label[changed, None]) for label in (y, new))
-    return bool(given - other > 1.64 * np.sqrt(number * (given + other)))
+    return bool(given - other > 1.64 * np.sqrt(number * (given + other)) if known else given >= other)

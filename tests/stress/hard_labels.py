@@ -2,11 +2,14 @@
 
     python tests/stress/hard_labels.py                          Gaussian classes in 32 dimensions
     python tests/stress/hard_labels.py data/transfer_mobilenetv2/cifar.npz        and classes of CIFAR-10
+    python tests/stress/hard_labels.py --random 1000 data/transfer_mobilenetv2/{cifar,caltech,natural}.npz \\
+        data/office31_resnet50/{amazon,webcam}.npz              random classes, sizes, blur, noises and rates of these instead
 
-Writes docs/results/labels/hard_inputs.json, from which examples/label_audit.py --table makes a table of docs/label_model.md.
+Writes docs/results/labels/hard_inputs.json (random_inputs.json), from which examples/label_audit.py --table makes tables of
+docs/label_model.md.
 """
 
-import sys
+import argparse
 from pathlib import Path
 from typing import Any, Dict, List, Sequence, Tuple
 
@@ -15,7 +18,7 @@ import numpy as np
 from tllib_ext import estimate_labels
 from tllib_ext.io import write_json
 
-RECORDS = Path(__file__).resolve().parents[2] / "docs" / "results" / "labels" / "hard_inputs.json"
+RECORDS = Path(__file__).resolve().parents[2] / "docs" / "results" / "labels"
 SEEDS = 5
 LONG_TAIL = [200, 129, 83, 54, 35, 22, 14, 9, 6, 4]
 Samples = Tuple[np.ndarray, np.ndarray]
@@ -64,15 +67,52 @@ def noisy(true: np.ndarray, kind: str, rate: float, seed: int) -> np.ndarray:
     return np.where(flipped & ((kind != "one way") | (true == 0)), (true + step) % k, true)
 
 
+def random_input(number: int, files: Sequence[Path]) -> Tuple[str, Samples, np.ndarray]:
+    """Some classes of a data set, of equal sizes or with a long tail, some with blurred features; labels wrong at random."""
+    rng, file = np.random.default_rng(50_000 + number), files[number % len(files)]
+    stored = np.load(file)
+    x, y = stored["features"].astype(np.float32), stored["labels"].astype(np.int64)
+    classes = rng.permutation(y.max() + 1)[: rng.integers(3, min(y.max() + 1, 16) + 1)]
+    tail = rng.choice([0.05, 0.1, 0.3, 1, 1, 1, 1, 1])
+    sizes = rng.choice([15, 30, 60, 150, 400]) * tail ** (np.arange(len(classes)) / (len(classes) - 1))
+    rows = [rng.permutation(np.flatnonzero(y == k))[: max(4, int(size))] for k, size in zip(classes, sizes)]
+    true, x = np.repeat(np.arange(len(rows)), [len(r) for r in rows]), x[np.concatenate(rows)]
+    blur = rng.choice([0, 0, 0, 0.5, 1.0, 2.0])
+    x = x + np.float32(blur) * x.std(0) * rng.standard_normal(x.shape, dtype=np.float32)
+    kind, rate = str(rng.choice(["pair", "symmetric", "random partner"])), float(rng.choice([0, 0.1, 0.2, 0.3, 0.4, 0.45]))
+    if kind == "random partner":
+        step = rng.integers(1, len(rows), size=len(rows))[true]
+        given = np.where(rng.random(len(true)) < rate, (true + step) % len(rows), true)
+    else:
+        given = noisy(true, kind, rate, number)
+    return f"{file.stem}, {kind}{', long tail' if tail < 1 else ''}", (x, true), given
+
+
+def measured(x: np.ndarray, true: np.ndarray, given: np.ndarray) -> Dict[str, Any]:
+    """What is recorded of an input."""
+    model = estimate_labels(x, given, int(true.max()) + 1)
+    change = (np.count_nonzero(model.corrected == true) - np.count_nonzero(given == true)) / len(true)
+    return {"wrong": round(float((given != true).mean()), 4), "interval": [round(bound, 4) for bound in model.rate_interval],
+            "known": model.rate_known, "change": round(change, 4)}  # fmt: skip
+
+
 def main() -> None:
     """Measure and record."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("files", nargs="*", type=Path, help="features (.npz)")
+    parser.add_argument("--random", type=int, default=0, help="number of random inputs of the files")
+    args = parser.parse_args()
+    if args.random:
+        inputs = (random_input(number, args.files) for number in range(args.random))
+        write_json(RECORDS / "random_inputs.json", [{"input": name, **measured(*data, given)} for name, data, given in inputs])
+        return
     cases: List[Tuple[str, Samples, np.ndarray]] = []
     for seed in range(SEEDS):
         for name, (sizes, spread, kind, rate, copies) in GAUSSIAN.items():
             x, true = gaussian(sizes, spread, seed)
             given = noisy(true, kind, rate, seed)
             cases.append((name, (np.tile(x, (copies, 1)), np.tile(true, copies)), np.tile(given, copies)))
-        for file in sys.argv[1:]:
+        for file in args.files:
             stored = np.load(file)
             for name, (classes, size, kind, rate) in CIFAR.items():
                 rng = np.random.default_rng(seed)
@@ -80,12 +120,9 @@ def main() -> None:
                 true = np.repeat(np.arange(len(classes)), size)
                 cases.append((name, (stored["features"][rows], true), noisy(true, kind, rate, seed)))
     records: Dict[str, List[Any]] = {}
-    for name, (x, true), given in cases:
-        model = estimate_labels(x, given, int(true.max()) + 1)
-        change = (np.count_nonzero(model.corrected == true) - np.count_nonzero(given == true)) / len(true)
-        records.setdefault(name, []).append({"wrong": float((given != true).mean()), "interval": model.rate_interval,
-                                             "known": model.rate_known, "change": change})  # fmt: skip
-    write_json(RECORDS, records)
+    for name, data, given in cases:
+        records.setdefault(name, []).append(measured(*data, given))
+    write_json(RECORDS / "hard_inputs.json", records)
 
 
 if __name__ == "__main__":

@@ -71,6 +71,7 @@ __all__ = ["FittedViews", "LabelModel", "checked", "estimate_labels", "fit_label
 
 _MANY = 150  # from so many classes on, only the class-conditional structures and the labels as initialisation are tried
 _MARGIN = 5.0  # nats by which noise must explain hidden labels better than no noise does
+_NONE, _LITTLE = 0.02, 0.15  # a rate below the second whose interval begins below the first: the labels may as well be clean
 _UNDECIDED = 100.0  # nats of evidence per share of samples that features leave undecided: else EM finds noise in weak features
 
 
@@ -183,13 +184,15 @@ def fit_labels(
         r = order_by_label(winner.best.responsibilities, data.bounds)
         counts = expected_counts(r, data.bounds)
         renamed = renamed_rates(counts) if few else []
-        interval, known = rate_bounds(winner.best.probabilities, data.wrong_probability(r), winner.rate_std, renamed)
+        wrong = data.wrong_probability(r)
+        interval, known = rate_bounds(winner.best.probabilities, wrong, winner.rate_std, renamed)
+        clean = interval[0] < _NONE and wrong.mean() < _LITTLE
         unnamed = unnamed_classes(counts)
         if unnamed.any():  # their samples may be right
             r, moved = keep_labels_of(unnamed, r, predicted, data.y)
             interval = max(interval[0] - moved, 0.0), interval[1]
             known = interval[1] - interval[0] <= KNOWN_WIDTH
-        if neighbours_object(x[order[rows]], data.y[rows], r[rows], known):
+        if clean or neighbours_object(x[order[rows]], data.y[rows], r[rows], known):
             winner, r, unnamed = trust, doubtful_labels(predicted, data.y), none
             interval, known = (0.0, max(interval[1], without[1][1])), False
     back = np.empty((2, *r.shape), dtype=np.float32)

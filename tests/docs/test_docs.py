@@ -37,6 +37,8 @@ ELSEWHERE = {
     "python examples/label_audit.py data/office31_resnet50 --class-conditional": "a minute of real features; --table is run",
     "python examples/label_audit.py data/office31_resnet50 --open-set": "real features; --table is run",
     "python tests/stress/hard_labels.py data/transfer_mobilenetv2/cifar.npz": "a minute; test_hard_inputs.py has such inputs",
+    "python tests/stress/hard_labels.py --random 1000 data/transfer_mobilenetv2/{cifar,caltech,natural}.npz "
+    "data/office31_resnet50/{amazon,webcam}.npz": "ten minutes; test_hard_inputs.py has such inputs",
     "OMP_NUM_THREADS=2 /usr/bin/time -v python tests/stress/audit_size.py --samples 1000000 --classes 1000": "minutes",
     "tllib-ext compare data/office31_resnet50 -d features --tasks A2D,W2A,D2W --methods divergence --labels-by label-model "
     "--out runs/by_model --noise pair:0.4,symmetric:0.4,random_partner:0.4,runner_up:0.4,pmd1:0.4,part_dependent:0.4 --seeds 0-2 "

@@ -85,7 +85,7 @@ def test_a_class_far_from_its_prototype_is_known_beside_unknown_samples():
         for per_class in (False, True)
     )
     soft, _ = soft_labels(c, blurred=True)
-    assert soft[:, -1] == pytest.approx(1 - (together + apart) / 2)
+    assert soft[:, -1] == pytest.approx(1 - (0.4 * together + 0.6 * apart))
     assert together[500:600].mean() < 0.4 and apart[500:600].mean() > 0.8 and soft[500:600, 5].mean() > 0.5
     assert soft[:500, -1].mean() < 0.1 and soft[600:, -1].mean() > 0.9
 

@@ -26,6 +26,9 @@ _SETTINGS = tuple((inflation, strength) for inflation in (1.0, 1.25) for strengt
 _ROUNDS = 60
 _SOME = 0.15  # share of unknown that a fit per class needs
 _OVERLAP = 1.75  # separation below which the known are fitted per class too
+#: weight of the fits per class where prototypes are blurred, and where the groups overlap. With equal weights, chance decides
+#: about a class that the common fits call unknown and the fits per class known; where prototypes are blurred it is known.
+_BLURRED_WEIGHT, _OVERLAP_WEIGHT = 0.6, 0.5
 _PRIOR = 0.1  # imaginary samples of each class, in mean class sizes
 
 
@@ -150,10 +153,11 @@ def soft_labels(cosines: np.ndarray, blurred: bool = False) -> Tuple[np.ndarray,
     """
     fits = [fit_two_groups(cosines, *setting) for setting in _SETTINGS]
     overlap = np.median([fit.separation for fit in fits]) < _OVERLAP
-    averaged = fits
-    if (blurred or overlap) and np.mean([1 - fit.known.mean() for fit in fits]) >= _SOME:
-        averaged = fits + [fit_two_groups(cosines, *setting, per_class=True) for setting in _SETTINGS]
-    known = np.mean([fit.known for fit in averaged], axis=0)
+    known = np.mean([fit.known for fit in fits], axis=0)
+    if (blurred or overlap) and 1 - known.mean() >= _SOME:
+        weight = _BLURRED_WEIGHT if blurred else _OVERLAP_WEIGHT
+        per_class = [fit_two_groups(cosines, *setting, per_class=True).known for setting in _SETTINGS]
+        known = (1 - weight) * known + weight * np.mean(per_class, axis=0)
     out = np.zeros((len(cosines), cosines.shape[1] + 1))
     out[np.arange(len(cosines)), cosines.argmax(1)] = known
     out[:, -1] = 1 - known

@@ -1,6 +1,8 @@
 """tllib-ext features: the files of frozen features, from any backbone."""
 
 import shutil
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -54,6 +56,14 @@ def test_one_labelled_domain_and_one_without_labels_are_enough(image_root, tmp_p
     photo, new = (dict(np.load(tmp_path / "out" / f"{name}.npz")) for name in ("photo", "new"))
     assert len(photo["labels"]) == 24 and "labels" not in new and len(new["features"]) == 6
     assert capsys.readouterr().out.count("1 file passed over: 1 .txt. Passed over: notes.txt") == 1
+
+
+def test_processes_that_decode_end_with_their_domain(image_root, tmp_path):
+    words = [*WORDS[:4], "-j", "2", "--device", "cpu", "-b", "2", "--out", str(tmp_path / "out")]
+    code = "import gc, tllib_ext.training.features; from tllib_ext.cli.main import main; gc.set_threshold(50); main()"
+    command = [sys.executable, "-c", code]
+    done = subprocess.run([*command, "features", str(image_root), *words], capture_output=True, text=True)
+    assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr
 
 
 def test_bad_input_leaves_no_file(image_root, feature_root, tmp_path, capsys):

@@ -278,6 +278,15 @@ def test_errors_after_fitting():
         model.score(X, Y[:3])
 
 
+def test_a_share_of_wrong_labels_that_cannot_be_told_is_a_warning(fitted):
+    low, high = fitted.noise_rate_interval_
+    assert fitted.noise_rate_known_ and low <= fitted.noise_rate_ <= high < 0.5
+    rng = np.random.default_rng(0)
+    with pytest.warns(UserWarning, match="how many are wrong cannot be told .*stronger backbone"):
+        model = NoisyUniDA("mixture").fit(rng.normal(size=(60, 4)), np.arange(60) % 3, rng.normal(size=(60, 4)))
+    assert not model.noise_rate_known_ and model.noise_rate_interval_[1] > 0.5
+
+
 def test_a_target_that_is_called_unknown_as_a_whole_is_a_warning():
     Xs, _, given, *_ = blobs()
     with pytest.warns(UserWarning, match="nearly everything in the target .*mixture"):

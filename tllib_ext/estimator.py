@@ -58,6 +58,8 @@ class NoisyUniDA(ClassifierMixin, BaseEstimator):
             suspicious first; fields ``index``, ``given``, ``suggested``, ``suspicion`` (above 0, below 1)
         noise_rate_ (float): estimated share of wrong labels
         noise_rate_std_ (float): its standard error
+        noise_rate_interval_ (tuple): 95 % interval of the share
+        noise_rate_known_ (bool): whether these features tell it; if not, :meth:`fit` warns
         transition_ (numpy.ndarray): estimated :math:`p(\text{given} \mid \text{true})`, row = true class, :math:`(K, K)`
         threshold_ (float or None): a sample is unknown if :meth:`score_samples` is above; None for a method without
             one number for all samples
@@ -125,6 +127,11 @@ class NoisyUniDA(ClassifierMixin, BaseEstimator):
         fallback = None if bool((history.visits > 0).all()) else predict_domain(method, source).probs
         self.label_issues_ = self._issues(labels, audit_labels(history, labels, model.judgement, fallback))
         self.noise_rate_, self.noise_rate_std_ = float(model.rate), float(model.rate_std)
+        self.noise_rate_interval_, self.noise_rate_known_ = model.rate_interval, bool(model.rate_known)
+        if not self.noise_rate_known_:
+            warnings.warn(
+                f"of {len(labels)} labels {model.rate_text()}; more samples or a stronger backbone may tell", stacklevel=2
+            )
         self.transition_ = np.array(model.transition)
         self.threshold_ = np.inf if Xt is None else method.threshold
         share = 0.0 if Xt is None else float(np.mean(np.asarray(predict_domain(method, target).unknown)))

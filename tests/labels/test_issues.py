@@ -128,7 +128,7 @@ def test_the_command_writes_the_files(tmp_path, capsys):
     words = ["audit", str(tmp_path / "domain.npz"), "--labels", str(tmp_path / "labels.csv"), "--out", str(tmp_path / "out")]
     assert main(words) == 0
     text = capsys.readouterr().out
-    assert "estimated wrong" in text and "'suspects_auroc': 1.0" in text
+    assert "estimated to be wrong" in text and "'suspects_auroc': 1.0" in text
     back = read_suspects(tmp_path / "out/suspects.csv", LabelSplit(classes.tolist()))
     assert back.is_wrong[: (given != true).sum()].all() and set(back.kind) <= {*issues.KINDS, "fine"}
     assert np.load(tmp_path / "out/pred_probs.npy").shape == (400, 10)

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import time
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from types import SimpleNamespace
@@ -69,7 +70,9 @@ def make_run(folder, labelled=True, noise="pair", data="folder", images=True, ex
         write_suspects(folder / "suspects.csv", paths, given, audit, SPLIT, truth)
         results.update({} if truth is None else audit_quality(audit, given, truth))
         write_feature_map(folder / "tsne.csv", FeatureMap(np.arange(n) % 3, np.arange(n), rng.normal(size=n), rng.normal(size=n)))
-        model = {"rate": 0.2, "rate_std": 0.01, "trace": [{"rate": 0.3}, {"rate": 0.2}], "transition": np.eye(k).tolist()}
+        text = "about 20.0% are wrong, not known exactly (95 %: 9.0% to 41.0%): review the changed labels"
+        model = {"rate": 0.2, "rate_std": 0.01, "rate_text": text, "trace": [{"rate": 0.3}, {"rate": 0.2}],
+                 "transition": np.eye(k).tolist()}  # fmt: skip
         write_json(folder / "label_model.json", model)
         write_json(folder / "env.json", {"python": "3.<b>", "versions": {"torch": "2", "tllib": None}})
         lines = [{"step": step, "train_loss": 1 / step, "os": 0.1 * step} for step in (1, 2, 3)]
@@ -176,7 +179,12 @@ def test_it_shows_the_numbers_of_the_files(report):
     run = read_run(report)
     for value in (run.report.os, run.report.h_score, run.report.auroc, run.results["suspects_auroc"]):
         assert f"{100 * value:.1f} %" in page.text
-    assert "mean recall over the shared classes and unknown" in page.text and "20.0% ± 1.0% (simulated: 20.0%)" in page.text
+    assert (
+        "mean recall over the shared classes and unknown" in page.text
+        and "review the changed labels (simulated: 20.0%)" in page.text
+    )
+    earlier = replace(run, label_model={name: value for name, value in run.label_model.items() if name != "rate_text"})
+    assert "20.0% ± 1.0% are estimated to be wrong (simulated: 20.0%)" in Page(make_page(earlier, {})).text
     plots = {file.stem for file in (report / "plots").iterdir()}
     assert plots == {"confusion", "density", "metrics", "suspects", "threshold", "training", "transition", "tsne"}
 

@@ -80,21 +80,26 @@ class LabelModel:
             out_of_sample=self.out_of_sample[place],
         )
 
+    def rate_text(self) -> str:
+        """How many labels are wrong, with the interval, or that this cannot be told."""
+        low, high = self.rate_interval
+        interval = f"{low:.1%} to {high:.1%}"
+        if self.rate_known:
+            return f"{self.rate:.1%} ± {self.rate_std:.1%} are estimated to be wrong (95 %: {interval})"
+        if self.start == "trust":
+            return (
+                f"how many are wrong cannot be told from these features (95 %: {interval}): no label is changed, {self.rate:.1%}"
+                " are assumed to be wrong, and the doubtful ones weigh less"
+            )
+        return f"about {self.rate:.1%} are wrong, not known exactly (95 %: {interval}): review the changed labels"
+
     def summary(self, names: Optional[Sequence[str]] = None) -> str:
         """A few lines for a log; classes by their ``names``, or by number."""
         n, k = self.responsibilities.shape
         names = names or [str(i) for i in range(k)]
         flips = self.transition - np.diag(np.diag(self.transition))
         a, b = np.unravel_index(flips.argmax(), flips.shape)
-        low, high = self.rate_interval
-        head = f"label model: {n} labels of {k} classes, {self.rate:.1%} ± {self.rate_std:.1%} estimated wrong"
-        head += f" (95 %: {low:.1%} to {high:.1%})"
-        if not self.rate_known and self.start == "trust":
-            head = (
-                f"label model: {n} labels of {k} classes; how many are wrong cannot be told from these features"
-                f" ({low:.0%} to {high:.0%}): no label is changed, {self.rate:.1%} are assumed to be wrong,"
-                " and the doubtful ones weigh less"
-            )
+        head = f"label model: {n} labels of {k} classes; {self.rate_text()}"
         if self.unnamed:
             head += f"\n  {len(self.unnamed)} classes ({names[self.unnamed[0]]} first) have another label as often as their own:"
             head += " what was assigned to them keeps its labels"

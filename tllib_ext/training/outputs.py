@@ -87,9 +87,12 @@ def write_outputs(parts: RunParts, folder: Path, outputs: RunOutputs) -> Record:
     write_suspects(folder / "suspects.csv", noisy.paths, noisy.targets, audit, split, clean)
     results: Record = {} if clean is None else audit_quality(audit, noisy.targets, clean)
     if model is not None:
-        results.update(estimated_rate=model.rate, estimated_rate_std=model.rate_std)
+        low, high = model.rate_interval
+        results.update(estimated_rate=model.rate, estimated_rate_std=model.rate_std, estimated_rate_low=low,
+                       estimated_rate_high=high, estimated_rate_known=model.rate_known)  # fmt: skip
         keys = "rate rate_std rate_interval rate_known unnamed structure start temperature trace candidates".split()
         facts = {key: getattr(model, key) for key in keys}
+        facts["rate_text"] = model.rate_text()
         write_json(folder / "label_model.json", {**facts, "transition": model.transition.tolist()})
         write_transition(folder / "transition.csv", model.transition, split.source_classes)
     if outputs.features is not None:

@@ -18,3 +18,10 @@ RECORD = {"row": "credo", "method": "credo", "task": "A2D", "seed": 0, "noise_se
 def test_the_learning_rate_of_the_bottleneck_is_stated(change, words):
     records = [{**RECORD, **change}]
     assert words in "\n".join(legend(records, "os", make_table(records, "os", ["credo"], ["A2D"], title="")))
+
+
+def test_a_method_without_training_has_no_steps():
+    untrained = {**RECORD, "row": "mixture", "steps": 1, "trained": False}
+    text = lambda records: "\n".join(legend(records, "os", make_table(records, "os", ["credo"], ["A2D"], title="")))  # noqa: E731
+    assert "no training; frozen features; label sets" in text([untrained])
+    assert "last step of 10, batch 4 per domain; frozen features, bottleneck trained" in text([RECORD, untrained])

@@ -21,7 +21,7 @@ from tllib_ext.typing import Record
 __all__ = ["compare", "run_grid", "write_results", "noise_table", "publish", "legend", "metric_label"]
 
 #: settings that a legend names.
-_STATED = ("arch", "steps", "batch_size", "split", "seed", "noise_seed")
+_STATED = ("arch", "batch_size", "split", "seed", "noise_seed")
 #: what the figure of curves shows beside the table's metric: label and factor.
 _CURVES = {
     "h_score": ("H-score in %", 100.0),
@@ -134,6 +134,8 @@ def legend(records: Sequence[Record], metric: str, table: Table) -> List[str]:
     lines = [f"{DEFINITIONS[metric]}; in %, mean ± standard deviation (ddof 1) over (n) seeds{marked}"]
     if done:
         words = {name: ", ".join(dict.fromkeys(str(record.get(name)) for record in done)) for name in _STATED}
+        trained = dict.fromkeys(str(record["steps"]) for record in done if record.get("trained", True))
+        steps = f"last step of {', '.join(trained)}, batch {words['batch_size']} per domain" if trained else "no training"
         # Of the runs, not of today: a grid may have been continued by a later version.
         found = dict.fromkeys(str(record["commit"]) for record in done if record.get("commit"))
         commits = [name[:10] + " with uncommitted changes" * name.endswith("-dirty") for name in found]
@@ -142,9 +144,10 @@ def legend(records: Sequence[Record], metric: str, table: Table) -> List[str]:
         if words["arch"] == "None" or any(record.get("freeze_backbone") for record in done):
             # Records of earlier releases do not name the rate: it was 0.1.
             rates = ", ".join(dict.fromkeys(str(record.get("bottleneck_lr_mult", 0.1)) for record in done))
-            backbone += f"{' frozen' * (words['arch'] != 'None')}, bottleneck trained at {rates} x the learning rate"
+            backbone += " frozen" * (words["arch"] != "None")
+            backbone += f", bottleneck trained at {rates} x the learning rate" * bool(trained)
         lines.append(
-            f"last step of {words['steps']}, batch {words['batch_size']} per domain; {backbone}; label sets {words['split']}; "
+            f"{steps}; {backbone}; label sets {words['split']}; "
             f"seeds {words['seed']}, noise seeds {words['noise_seed']}; {date.today().isoformat()}{code}"
         )
     if table.paper:

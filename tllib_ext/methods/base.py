@@ -132,7 +132,7 @@ class Method(nn.Module):
     uses_target: bool = True
     #: True if adaptation needs no source images, only the network that was trained on them.
     source_free: ClassVar[bool] = False
-    #: True if :meth:`prepare` does everything; a run then has one step, in which nothing moves.
+    #: True if :meth:`prepare` does everything; a run then has one step, in which nothing moves and there is no loss.
     training_free: ClassVar[bool] = False
     #: True if the method estimates the source labels itself: no treatment of them (``labels_by``) may come before.
     estimates_labels: ClassVar[bool] = False

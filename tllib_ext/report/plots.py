@@ -167,7 +167,7 @@ def feature_map(points: FeatureMap) -> Figure:
     ax.set_yticks([])
     ax.spines[["left", "bottom"]].set_visible(False)
     below = {**_BELOW, "bbox_to_anchor": (0.5, 0.0), "ncols": 2, "handletextpad": 0.2}
-    finish(ax, "Features of the trained network, t-SNE", "", "", True, **below)
+    finish(ax, "Features, t-SNE", "", "", True, **below)
     return fig
 
 

@@ -277,7 +277,7 @@ class _Training:
         results = {key: getattr(config, key) for key in keys}
         results["split"] = str(config.split)
         results.update(noisy.record())
-        results["told"] = self.told()
+        results["told"], results["trained"] = self.told(), not self.method.training_free
         results.update({key: value for key, value in self.last["record"].items() if key != "step"})
         results.update(processes=world_size(), skipped_steps=self.skipped, skipped_images=len(self.parts.skipped_images))
         scored = [line for line in self.recorder.lines() if line.get("os") is not None]

@@ -148,6 +148,19 @@ def test_near_one_half_the_interval_covers_both_directions_of_the_cycle():
     assert renamed_rates(80 * np.eye(20) + 20 * np.roll(np.eye(20), 1, axis=1)) == []  # one of 20 classes moves the rate little
 
 
+def test_no_label_is_changed_where_both_directions_of_the_cycle_are_equally_good():
+    x, true = classes([60] * 10, 1.0, 1)
+    for right, changed in ((0.5, False), (0.55, True)):
+        given = np.where(np.arange(600) % 60 < 60 * right, true, (true + 1) % 10)
+        model = estimate_labels(x, given, 10)
+        low, high = model.rate_interval
+        assert low <= 1 - right <= high
+        if changed:
+            assert (model.corrected == true).mean() > 0.95
+        else:
+            assert (model.corrected == given).all() and not model.rate_known
+
+
 @pytest.mark.parametrize("bad", [np.nan, np.inf, 1e300])
 def test_rows_that_are_not_finite_are_an_error(bad):
     x, true = classes([5, 5], 1.0, 0)

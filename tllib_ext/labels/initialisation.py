@@ -13,10 +13,11 @@ from threadpoolctl import threadpool_limits
 from tllib_ext.labels.em import expected_counts
 
 __all__ = ["GroupObjective", "match_clusters", "order_by_label", "initial_responsibilities", "cluster_totals", "rate_log_prior",
-           "renamed_rates"]  # fmt: skip
+           "names_tie", "renamed_rates"]  # fmt: skip
 
 _LAMBDA = 0.1  # Dirichlet parameter of a cluster's label histogram: few labels per cluster
 _NEAR = 0.12  # further share of wrong labels up to which another name of a class is plausible
+_TIE = 0.016  # further share up to which another name of every class is as good as the first
 _RIGHT = 0.6  # prior mean of the share of right labels in a class: more often right than not
 
 
@@ -64,6 +65,22 @@ def renamed_rates(counts: np.ndarray) -> List[float]:
         if lost <= _NEAR * counts[name != rows].sum():
             rates.append(float(1 - counts[rows, name].sum() / total))
     return rates
+
+
+def names_tie(counts: np.ndarray) -> bool:
+    r"""Whether a reading in which every class has another name has nearly as many right labels: at most 1.6 % fewer.
+
+    Then nothing tells which of the two is right, and correction by the wrong one would make nearly all labels wrong.
+
+    Examples::
+
+        >>> names_tie(np.array([[50.0, 49.0], [49.0, 50.0]])), names_tie(np.array([[60.0, 40.0], [40.0, 60.0]]))
+        (True, False)
+    """
+    rows, other = np.arange(len(counts)), counts.copy()
+    other[rows, rows] = -counts.sum()
+    name = linear_sum_assignment(-other)[1]
+    return bool(counts[rows, rows].sum() - counts[rows, name].sum() <= _TIE * counts.sum())
 
 
 def rate_log_prior(r: np.ndarray, bounds: np.ndarray) -> float:

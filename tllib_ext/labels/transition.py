@@ -42,7 +42,7 @@ from tllib_ext.labels.discriminative import Ridge, Views, fit_views
 from tllib_ext.labels.duplicates import distinct_samples
 from tllib_ext.labels.em import EMStep, expected_counts, posterior
 from tllib_ext.labels.embedding import Axes, principal_axes
-from tllib_ext.labels.initialisation import initial_responsibilities, order_by_label, renamed_rates
+from tllib_ext.labels.initialisation import initial_responsibilities, names_tie, order_by_label, renamed_rates
 from tllib_ext.labels.model_selection import (
     SortedSamples,
     cross_validate,
@@ -192,7 +192,7 @@ def fit_labels(
             r, moved = keep_labels_of(unnamed, r, predicted, data.y)
             interval = max(interval[0] - moved, 0.0), interval[1]
             known = interval[1] - interval[0] <= KNOWN_WIDTH
-        if clean or neighbours_object(x[order[rows]], data.y[rows], r[rows], known):
+        if clean or (few and names_tie(counts)) or neighbours_object(x[order[rows]], data.y[rows], r[rows], known):
             winner, r, unnamed = trust, doubtful_labels(predicted, data.y), none
             interval, known = (0.0, max(interval[1], without[1][1])), False
     back = np.empty((2, *r.shape), dtype=np.float32)

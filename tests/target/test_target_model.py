@@ -166,11 +166,12 @@ def test_groups_of_nothing_and_of_one():
     assert len(member) == 20 and number >= 1
 
 
-def error_of(decision, cosines, held):
+def error_of(decision, cosines, held, margin=None):
     k = cosines.shape[1]
     soft = np.eye(k + 1)[decision]
     share = float((decision == k).mean())
-    return share_error(share, [share], soft, cosines, decision, held)
+    margin = 1.0 * (decision < k) if margin is None else margin
+    return share_error(share, [share], soft, cosines, decision, held, margin)
 
 
 def test_error_of_the_share():
@@ -187,3 +188,8 @@ def test_error_of_the_share():
     assert error_of(decision, lost, held) > 0.3
     uneven = np.repeat([0, 1, 3], [90, 10, 50])
     assert error_of(uneven, cosines, held) > 0.15
+    of_a_class = np.where(decision == 3, 0.3, 0.5)  # the unknown samples are nearly as clearly of one class as the known
+    expected = np.hypot(error_of(decision, cosines, held), 3 / 3 * (0.6 - 0.4))
+    assert error_of(decision, cosines, held, of_a_class) == pytest.approx(expected)
+    assert error_of(decision, cosines, held, 0.6 * of_a_class) == pytest.approx(expected)  # a ratio
+    assert error_of(np.full(150, 3), cosines, held, of_a_class) < 0.1  # nothing to compare with

@@ -44,16 +44,24 @@ def group_unknown(z: np.ndarray, expected: float, seed: int = 0, most: int = 300
 
 
 def share_error(
-    share: float, shares: Sequence[float], soft: np.ndarray, cosines: np.ndarray, decision: np.ndarray, held: np.ndarray
+    share: float,
+    shares: Sequence[float],
+    soft: np.ndarray,
+    cosines: np.ndarray,
+    decision: np.ndarray,
+    held: np.ndarray,
+    margin: np.ndarray,
 ) -> float:
-    r"""Error of the share of unknown: five terms in quadrature.
+    r"""Error of the share of unknown: six terms in quadrature.
 
     Sampling; disagreement of ``shares``, of every mixture and of both passes; ambiguity, the mean of
-    :math:`\min(p, 1 - p)` of the soft labels. These do not show an error that all mixtures have in common, so two signs of
+    :math:`\min(p, 1 - p)` of the soft labels. These do not show an error that all mixtures have in common, so three signs of
     one join in: unequal class sizes, :math:`0.6 \sqrt{u (1 - u)}` times their coefficient of variation (a class that took
     unknown samples, or lost its own); and the share of samples called unknown whose nearest class is not ``held`` by the
-    target although their cosine with it is above what chance explains (a class that was lost as a whole). The factors were
-    set on development data, so that an error above 0.1 is announced.
+    target although their cosine with it is above what chance explains (a class that was lost as a whole); and three times the
+    share, times the excess over 0.4 of a ratio of mean ``margin``s: by how much a sample itself is nearer to its nearest class
+    than to the second, of the samples called unknown to those called known (known classes that look different in the
+    target). The factors were set on development data, so that an error above 0.1 is announced.
     """
     k = cosines.shape[1]
     ambiguity = np.minimum(soft[:, -1], 1 - soft[:, -1]).mean()
@@ -62,7 +70,11 @@ def share_error(
     close = cosines.max(1) > (expected_maximum(k) + 1) * null_spread(cosines)
     lost = ((decision == k) & ~held[cosines.argmax(1)] & close).mean()
     disagreement = np.sqrt(np.mean((np.asarray(shares) - share) ** 2))
-    return float(np.linalg.norm([np.sqrt(share * (1 - share) / len(decision)), disagreement, ambiguity, uneven, lost]))
+    unknown, excess = decision == k, 0.0
+    if unknown.any() and not unknown.all():
+        excess = 3 * share * max(margin[unknown].mean() / max(margin[~unknown].mean(), 1e-9) - 0.4, 0.0)
+    sampling = np.sqrt(share * (1 - share) / len(decision))
+    return float(np.linalg.norm([sampling, disagreement, ambiguity, uneven, lost, excess]))
 
 
 def warnings_of(share: float, share_std: float, separation: float, closeness: float, number: int) -> List[str]:

@@ -165,7 +165,8 @@ def estimate_target(
     counts = np.bincount(decision, minlength=k + 1)[:k]
     held = counts >= max((~unknown).sum() / max((counts > 0).sum(), 1) / 10, 1)
     shares = [float(p[:, -1].mean()) for p in (*members, start, soft)]
-    share_std = share_error(share, shares, soft, cosines, decision, held)
+    nearest = np.sort(z @ embedding.prototypes.T, axis=1)[:, -2:]
+    share_std = share_error(share, shares, soft, cosines, decision, held, nearest[:, -1] - nearest[:, 0])
     separation = _separation(fits)
     if weak:  # the share is a convention, not an estimate
         share_std, separation = max(share_std, WEAK_SHARE), min(separation, WEAK)

@@ -136,6 +136,7 @@ def test_the_command_writes_the_files(tmp_path, capsys):
     assert [int(line.rpartition(" ")[2]) for line in lines] == true.tolist()
     shown = subprocess.run(["sh", tmp_path / "out/move_files.sh"], capture_output=True, text=True, check=True).stdout
     assert len(shown.splitlines()) == (given != true).sum()
+    assert main(["audit", "--out", str(tmp_path / "o")]) == 2 and "name what to audit" in capsys.readouterr().err
     assert main(["audit", str(tmp_path / "nowhere"), "--out", str(tmp_path / "o")]) == 2
     assert not (tmp_path / "o").exists()
 

@@ -2,13 +2,14 @@
 
     {prog} data/office31_resnet50/amazon.npz --out audit/amazon
     {prog} data/cifar.npz --labels data/cifar_human_labels.csv --labels-column worse --out audit/cifar
-    {prog} my_photos -a mobilenet_v2 --weights mobilenet_v2.pth --out audit/mine     images: my_photos/CLASS/IMAGE
+    {prog} my_photos/labelled --download --out runs/audit     images: my_photos/labelled/CLASS/IMAGE
 
 Written to --out: suspects.csv (most suspicious first: suggestion, kind of doubt, group of near-duplicates), labels.npy and
 pred_probs.npy (cleanlab's form), corrected.txt (a list file with labels corrected where the evidence is sufficient) and
 move_files.sh, which prints what it would move; sh move_files.sh --yes moves.
 """
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Optional, Sequence
 
@@ -42,7 +43,9 @@ def main(argv: Optional[Sequence[str]] = None, prog: str = "tllib-ext audit") ->
         prog=prog, usage=f"{prog} FILE_OR_DIR --out FOLDER [flags]", description=(__doc__ or "").replace("{prog}", prog)
     )
     known = {name: setting for name, setting in settings_of(RunConfig).items() if name in _USED}
-    add_settings(parser, RunConfig, [name for name in settings_of(RunConfig) if name not in _USED])
+    text = "a .npz file of features, or a folder with one folder of images per class"
+    parser.add_setting(parser, "root", replace(known["root"], help=text, metavar="FILE_OR_DIR"), None)
+    add_settings(parser, RunConfig, ["root", *(name for name in settings_of(RunConfig) if name not in _USED)])
     parser.add_argument("--out", required=True, metavar="FOLDER", help="folder of the files")
     parser.add_argument("--least", type=float, metavar="SUSPICION", help="in corrected.txt and move_files.sh, also take"
                         " the suggestion where the suspicion is at least this, e.g. 0.5")  # fmt: skip
@@ -62,7 +65,9 @@ def audit(config: RunConfig, out: Path, least: Optional[float] = None) -> None:
     from tllib_ext.vision.datasets.labels_file import GivenLabels
     from tllib_ext.vision.datasets.universal import UniversalView
 
-    source = Path(config.root or "")
+    if config.root is None:
+        raise UserError("name what to audit: a .npz file of features, or a folder of class folders")
+    source = Path(config.root)
     if not source.exists():
         raise UserError(f"root={str(source)!r} does not exist: expected a .npz file of features, or a folder of class folders")
     if source.is_dir() and sorted(source.glob("*.npz")):

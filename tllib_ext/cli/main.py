@@ -30,7 +30,9 @@ COMMANDS = {
 
 def _help() -> str:
     lines = [f"    {name:<11}{text}" for name, text in COMMANDS.items()]
-    return "\n".join(["usage: tllib-ext COMMAND [flags]", "", *lines, "", "tllib-ext COMMAND --help explains its flags."])
+    own = ["own photographs (docs/own_data.md):",
+           "    tllib-ext train my_photos -s labelled -t new -m mixture --freeze-backbone --download --log runs/my_run"]  # fmt: skip
+    return "\n".join(["usage: tllib-ext COMMAND [flags]", "", *lines, "", *own, "", "tllib-ext COMMAND --help explains its flags."])
 
 
 def dispatch(words: List[str]) -> int:

@@ -103,7 +103,7 @@ class RunConfig(SettingsRecord):
         "auto: ram below 1 GiB,\ndisk below 16 GiB where there is room ($TLLIB_EXT_CACHE, default ~/.cache/tllib_ext)",
         **_free,
     )
-    download: bool = _data(False, FLAG, "allow the network: pretrained weights, and data with -d tllib:NAME", **_own)
+    download: bool = _data(False, FLAG, "allow the network: pretrained weights, and data with -d tllib:NAME", basic=True, **_own)
     check: bool = _data(False, FLAG, "open every image before training and list all that cannot be used", **_free)
     on_bad_image: str = _data(
         "stop", choice("stop", "skip"), "stop with exit code 2, or check all images and train without the unreadable ones"
@@ -159,7 +159,7 @@ class RunConfig(SettingsRecord):
         "without those that confident learning flags; corrected and weighted by the label model",
     )
     drop_rate: Optional[Union[float, str]] = _method(
-        None, DROP_RATE, "share of each source batch to drop as wrongly labelled; default: --rate", metavar="RATE"
+        None, DROP_RATE, "share of each source batch to drop as wrongly labelled, or auto to estimate it; default: --rate", metavar="RATE"
     )
     heads: Optional[int] = _method(None, COUNT, "number of classifier heads (default: 2)", metavar="N")
     unknown_rule: Optional[str] = _method(

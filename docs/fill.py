@@ -26,7 +26,7 @@ from tllib_ext.report.tables import MEAN, MISSING, make_table
 
 DOCS = Path(__file__).resolve().parent
 #: rows of the short table in the README.
-SHORT = ("source_only", "etn", "uan", "dance_sel", "coteaching", "divergence", "credo", "mixture")
+SHORT = ("source_only", "tcl", "dance_sel", "uniot", "dividemix", "divergence", "credo", "mixture")
 NOISES = {"clean": "clean", "pair 0.2": "P20", "symmetric 0.2": "S20", "symmetric 0.45": "S45", "pair 0.45": "P45"}
 TABLES = {**run_tables.TABLES, **method_tables.TABLES}
 ORDER = (*COMPARED, "credo", "mixture")
@@ -43,7 +43,7 @@ def main() -> int:
     check = parser.parse_args().check
     records = load("all_methods/records.json")
     stale = []
-    named = [DOCS / f"{name}.md" for name in ("results", "target_model", "label_model")]
+    named = [DOCS / f"{name}.md" for name in ("results", "target_model", "label_model", "evaluation")]
     pages = [DOCS.parent / "README.md", *named, *sorted((DOCS / "methods").glob("*.md"))]
     for page in pages:
         text = page.read_text(encoding="utf-8")

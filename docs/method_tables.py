@@ -3,7 +3,7 @@
 from typing import Callable, Dict
 
 import numpy as np
-from run_tables import METHODS, by_learning_rate, by_seed, load, markdown, percent, select
+from run_tables import METHODS, both, by_learning_rate, by_seed, load, markdown, percent, select, spoken
 
 from tllib_ext.evaluation.validators import VALIDATORS, rank_correlation, ranks
 from tllib_ext.report.tables import stat
@@ -71,9 +71,17 @@ def validators() -> str:
     return markdown(["validator", "methods", "rank correlation with OS", "OS of its choice", "below the best by"], rows)
 
 
+def uniot_clean() -> str:
+    """UniOT with clean labels after 1000 steps, by task."""
+    records = load("uniot_clean/records.json")
+    tasks = list(dict.fromkeys(r["task"] for r in records))
+    return markdown([*map(spoken, tasks), "mean"], [[*(both(select(records, task=task)) for task in tasks), by_seed(records)]])
+
+
 TABLES: Dict[str, Callable[[], str]] = {
     "by_steps": by_steps,
     "corrected_labels": corrected_labels,
     "thousand_steps": thousand_steps,
+    "uniot_clean": uniot_clean,
     "validators": validators,
 }

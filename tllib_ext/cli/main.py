@@ -30,9 +30,11 @@ COMMANDS = {
 
 def _help() -> str:
     lines = [f"    {name:<11}{text}" for name, text in COMMANDS.items()]
-    own = ["own photographs (docs/own_data.md):",
-           "    tllib-ext train my_photos -s labelled -t new -m mixture --freeze-backbone --download --log runs/my_run"]  # fmt: skip
-    return "\n".join(["usage: tllib-ext COMMAND [flags]", "", *lines, "", *own, "", "tllib-ext COMMAND --help explains its flags."])
+    words = "my_photos -s labelled -t new -m mixture --freeze-backbone --download --log runs/my_run"
+    own = ["own photographs (docs/own_data.md):", f"    tllib-ext train {words}"]
+    return "\n".join(
+        ["usage: tllib-ext COMMAND [flags]", "", *lines, "", *own, "", "tllib-ext COMMAND --help explains its flags."]
+    )
 
 
 def dispatch(words: List[str]) -> int:

@@ -159,7 +159,10 @@ class RunConfig(SettingsRecord):
         "without those that confident learning flags; corrected and weighted by the label model",
     )
     drop_rate: Optional[Union[float, str]] = _method(
-        None, DROP_RATE, "share of each source batch to drop as wrongly labelled, or auto to estimate it; default: --rate", metavar="RATE"
+        None,
+        DROP_RATE,
+        "share of each source batch to drop as wrongly labelled, or auto to estimate it; default: --rate",
+        metavar="RATE",
     )
     heads: Optional[int] = _method(None, COUNT, "number of classifier heads (default: 2)", metavar="N")
     unknown_rule: Optional[str] = _method(

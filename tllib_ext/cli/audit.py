@@ -44,7 +44,8 @@ def main(argv: Optional[Sequence[str]] = None, prog: str = "tllib-ext audit") ->
     )
     known = {name: setting for name, setting in settings_of(RunConfig).items() if name in _USED}
     text = "a .npz file of features, or a folder with one folder of images per class"
-    parser.add_setting(parser, "root", replace(known["root"], help=text, metavar="FILE_OR_DIR"), None)
+    root = replace(known["root"], help=text, metavar="FILE_OR_DIR")
+    parser.add_setting(parser.add_argument_group("what to audit"), "root", root, None)
     add_settings(parser, RunConfig, ["root", *(name for name in settings_of(RunConfig) if name not in _USED)])
     parser.add_argument("--out", required=True, metavar="FOLDER", help="folder of the files")
     parser.add_argument("--least", type=float, metavar="SUSPICION", help="in corrected.txt and move_files.sh, also take"

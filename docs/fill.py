@@ -137,7 +137,7 @@ def percent(records: Sequence[Dict[str, Any]], row: str, noise: str, tasks: Sequ
     found = _stat(records, row, noise, tasks, metric)
     if found is None:
         return MISSING
-    spread = "" if found.std is None else f" ± {100 * found.std:.1f}"
+    spread = "" if found.std is None else f"\u00a0±\u00a0{100 * found.std:.1f}"
     paper = published("office", NOISES[noise], row, tasks) if metric == "os" else None
     if metric == "h_score" and noise == "clean" and len(tasks) == 6:
         paper = REPRODUCED.get(row)

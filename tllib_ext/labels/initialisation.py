@@ -1,7 +1,7 @@
 r"""Initial responsibilities: k-means clusters merged by features and label histograms, and their matching to labels."""
 
 import warnings
-from typing import Dict, List, Sequence, Tuple
+from typing import Dict, List, Sequence, Tuple, Union
 
 import numpy as np
 from scipy.optimize import linear_sum_assignment
@@ -58,9 +58,7 @@ def renamed_rates(counts: np.ndarray) -> List[float]:
     """
     rows, total, rates = np.arange(len(counts)), counts.sum(), []
     for k in (*rows, rows):
-        allowed = counts.copy()
-        allowed[k, k] = -total
-        name = linear_sum_assignment(-allowed)[1]
+        name = _renamed(counts, k)
         lost = counts[rows, rows].sum() - counts[rows, name].sum()
         if lost <= _NEAR * counts[name != rows].sum():
             rates.append(float(1 - counts[rows, name].sum() / total))
@@ -77,10 +75,15 @@ def names_tie(counts: np.ndarray) -> bool:
         >>> names_tie(np.array([[50.0, 49.0], [49.0, 50.0]])), names_tie(np.array([[60.0, 40.0], [40.0, 60.0]]))
         (True, False)
     """
-    rows, other = np.arange(len(counts)), counts.copy()
-    other[rows, rows] = -counts.sum()
-    name = linear_sum_assignment(-other)[1]
-    return bool(counts[rows, rows].sum() - counts[rows, name].sum() <= _TIE * counts.sum())
+    rows = np.arange(len(counts))
+    return bool(np.trace(counts) - counts[rows, _renamed(counts, rows)].sum() <= _TIE * counts.sum())
+
+
+def _renamed(counts: np.ndarray, other: Union[int, np.ndarray]) -> np.ndarray:
+    """The names with the most right labels among those in which the ``other`` classes have another name than their own."""
+    allowed = counts.copy()
+    allowed[other, other] = -counts.sum()
+    return np.asarray(linear_sum_assignment(-allowed)[1])
 
 
 def rate_log_prior(r: np.ndarray, bounds: np.ndarray) -> float:

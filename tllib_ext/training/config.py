@@ -175,8 +175,8 @@ class RunConfig(SettingsRecord):
     arch: Optional[str] = _backbone(
         None,
         TEXT,
-        "resnet50 (default), other torchvision ResNets, mobilenet_v2, small_cnn, dinov2-small,\n"
-        "convnext-tiny, tllib:NAME, timm:NAME",
+        "resnet50 (default), other torchvision ResNets, resnet50_v1 (original strides, for own weights),\n"
+        "mobilenet_v2, small_cnn, dinov2-small, convnext-tiny, tllib:NAME, timm:NAME",
         "-a",
         metavar="NAME",
         basic=True,

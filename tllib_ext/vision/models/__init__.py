@@ -30,6 +30,7 @@ BACKBONES: "Registry[Callable[[bool, bool], BackboneLike]]" = Registry(
     "backbone",
     {
         "small_cnn": ("tllib_ext.vision.models.small_cnn:build", "four layers for small pictures, weights in the package"),
+        "resnet50_v1": ("tllib_ext.vision.models.resnet_v1:build", "ResNet-50, original strides; weights from a file"),
         **{name: (f"torchvision:{name}", f"{text} (torchvision)") for name, text in TORCHVISION.items()},
         **{name: (timm_name, f"{text} (timm)") for name, (timm_name, _, text) in SHORTCUTS.items()},
     },

@@ -22,8 +22,7 @@ from tllib_ext.methods import METHODS
 
 #: scikit-learn's checks that cannot pass, and why; docs/estimator.md has the same list.
 SKIPPED = {
-    "check_fit_score_takes_y": "the arguments of fit are Xs, ys and Xt: there are two domains",
-    "check_classifiers_classes": "it labels a class -1, which is the label of unknown here",
+    "check_classifiers_classes": "it labels a class -1, which is the label of unknown here unless unknown_label says another"
 }
 
 
@@ -243,15 +242,15 @@ X, Y = np.random.default_rng(0).normal(size=(12, 3)), np.arange(12) % 3
 @pytest.mark.parametrize(
     "settings, data, message",
     [
-        ({}, (X, Y[:5], X), "Xs has 12 rows, ys has 5 labels"),
-        ({}, (X, Y, X[:, :2]), "Xt has 2 columns, Xs has 3"),
-        ({}, (X, Y - 1, X), "ys holds the label -1"),
-        ({}, (X, ["a", -1] * 6, X), "ys holds the label -1"),
-        ({}, (X, Y * 0, X), "ys holds 1 class"),
-        ({}, (X, ["a", None] * 6, X), "ys has no label in 6 rows, the first is row 1"),
+        ({}, (X, Y[:5], X), "X has 12 rows, y has 5 labels"),
+        ({}, (X, Y, X[:, :2]), "Xt has 2 columns, X has 3"),
+        ({}, (X, Y - 1, X), "y holds the label -1"),
+        ({}, (X, ["a", -1] * 6, X), "y holds the label -1"),
+        ({}, (X, Y * 0, X), "y holds 1 class"),
+        ({}, (X, ["a", None] * 6, X), "y has no label in 6 rows, the first is row 1"),
         ({}, (X, Y, X * np.nan), "Input Xt contains NaN"),
-        ({}, (np.full_like(X, np.inf), Y, X), "Input Xs contains infinity"),
-        ({}, (X, Y * np.nan, X), "Input ys contains NaN"),
+        ({}, (np.full_like(X, np.inf), Y, X), "Input X contains infinity"),
+        ({}, (X, Y * np.nan, X), "Input y contains NaN"),
         ({}, (X, Y, X[:1]), "minimum of 2"),
         ({"method": "cred"}, (X, Y, X), "did you mean 'credo'"),
         ({"hparams": {"etta": 1}}, (X, Y, X), "unknown hyper-parameter 'etta'"),
@@ -282,7 +281,7 @@ def test_a_share_of_wrong_labels_that_cannot_be_told_is_a_warning(fitted):
     low, high = fitted.noise_rate_interval_
     assert fitted.noise_rate_known_ and low <= fitted.noise_rate_ <= high < 0.5
     rng = np.random.default_rng(0)
-    with pytest.warns(UserWarning, match="how many are wrong cannot be told .*stronger backbone"):
+    with pytest.warns(UserWarning, match="how many are wrong cannot be told .*better features"):
         model = NoisyUniDA("mixture").fit(rng.normal(size=(60, 4)), np.arange(60) % 3, rng.normal(size=(60, 4)))
     assert not model.noise_rate_known_ and model.noise_rate_interval_[1] > 0.5
 

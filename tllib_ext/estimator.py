@@ -1,7 +1,7 @@
 """Noisy universal domain adaptation on arrays, as a scikit-learn estimator: no files, no run folder."""
 
 import warnings
-from typing import Dict, List, Mapping, Optional
+from typing import Dict, List, Mapping, Optional, Tuple, Union
 
 import numpy as np
 import torch
@@ -21,7 +21,9 @@ from tllib_ext.methods.posterior import estimated_target
 from tllib_ext.modules.heads import FeatureBottleneck
 from tllib_ext.split import LabelSplit
 from tllib_ext.target.diagnosis import MOST
+from tllib_ext.training.arrays import Rows, describe_scale, source_rows, take_labels
 from tllib_ext.training.checkpoint import load_method
+from tllib_ext.training.device import pick_device
 from tllib_ext.training.domain import Domain, Steps
 from tllib_ext.training.fit import fit
 from tllib_ext.training.players import SGDPlayers
@@ -36,8 +38,8 @@ __all__ = ["NoisyUniDA"]
 class NoisyUniDA(ClassifierMixin, BaseEstimator):
     r"""Learn from features with partly wrong labels, label other features, and recognise classes that have no label.
 
-    Transductive: training sees the unlabelled target ``Xt`` as well as the labelled source. Features are used as they
-    are given; columns in different units should be standardised first, ``Xs`` and ``Xt`` by the same numbers.
+    Transductive: training sees the unlabelled target rows as well as the labelled source rows. Features are used as they
+    are given; columns in different units should be standardised first, both domains by the same numbers.
 
     Args:
         method (str): a registered method, ``tllib:NAME`` or ``module:Class``. Default: ``"credo"``
@@ -51,11 +53,12 @@ class NoisyUniDA(ClassifierMixin, BaseEstimator):
         bottleneck_lr_mult (float): its learning rate, times ``lr``. Default: 0.1
         device (str): where to train and predict. Default: ``"cpu"``
         verbose (bool): print the label model and a progress bar. Default: False
+        unknown_label (int, float or str): what :meth:`predict` returns for unknown. Default: -1
 
     Attributes:
-        classes_ (numpy.ndarray): the :math:`K` labels found in ``ys``, sorted where they can be sorted
+        classes_ (numpy.ndarray): the :math:`K` labels of the source, sorted where they can be sorted
         label_issues_ (numpy.ndarray): source samples for which another class fits better than the given one, most
-            suspicious first; fields ``index``, ``given``, ``suggested``, ``suspicion`` (above 0, below 1)
+            suspicious first; fields ``index`` (row of ``X``), ``given``, ``suggested``, ``suspicion`` (above 0, below 1)
         noise_rate_ (float): estimated share of wrong labels
         noise_rate_std_ (float): its standard error
         noise_rate_interval_ (tuple): 95 % interval of the share
@@ -78,6 +81,9 @@ class NoisyUniDA(ClassifierMixin, BaseEstimator):
         array([ 0,  1, -1])
     """
 
+    #: scikit-learn's metadata routing hands ``sample_domain`` on by default, ``Xt`` where it is asked to
+    __metadata_request__fit = {"sample_domain": True, "Xt": None}
+
     def __init__(
         self,
         method: str = "credo",
@@ -92,30 +98,41 @@ class NoisyUniDA(ClassifierMixin, BaseEstimator):
         bottleneck_lr_mult: float = 0.1,
         device: str = "cpu",
         verbose: bool = False,
+        unknown_label: Union[int, float, str] = UNKNOWN,
     ):
         self.method, self.steps, self.seed = method, steps, seed
         self.hparams, self.noise_rate = hparams, noise_rate
         self.batch_size, self.lr = batch_size, lr
         self.bottleneck_dim, self.bottleneck_lr_mult = bottleneck_dim, bottleneck_lr_mult
-        self.device, self.verbose = device, verbose
+        self.device, self.verbose, self.unknown_label = device, verbose, unknown_label
 
-    def fit(self, Xs: ArrayLike, ys: Labels, Xt: Optional[ArrayLike] = None) -> "NoisyUniDA":
-        r"""Train on labelled source rows and unlabelled target rows.
+    def fit(
+        self, X: ArrayLike, y: Labels, Xt: Optional[ArrayLike] = None, *, sample_domain: Optional[ArrayLike] = None
+    ) -> "NoisyUniDA":
+        r"""Train on labelled source rows and unlabelled target rows: ``fit(Xs, ys, Xt)`` or ``fit(X, y, sample_domain=…)``.
+
+        The second form has the rows of both domains in ``X``, so that the steps of a pipeline transform both.
 
         Args:
-            Xs (array-like): source features
-            ys (array-like): their labels, some of them wrong; of any hashable kind, but not -1, which means unknown
-            Xt (array-like, optional): target features; without them ``Xs`` is the target too and nothing is unknown
+            X (array-like): source features; with ``sample_domain`` those of the target too
+            y (array-like): labels of the source rows, some of them wrong; of any hashable kind, but not ``unknown_label``.
+                Those of target rows are ignored, whatever they are
+            Xt (array-like, optional): target features. Without target rows the source is the target too and nothing is
+                unknown
+            sample_domain (array-like, optional): for each row of ``X`` a positive number for the source, a negative one for
+                the target, as in skada
 
         Shape:
-            - Xs: :math:`(N_s, D)`, ys: :math:`(N_s,)`, Xt: :math:`(N_t, D)`
+            - X: :math:`(N, D)`, y and sample_domain: :math:`(N,)`, Xt: :math:`(N_t, D)`
         """
         self._check_parameters()
-        xs = self._rows(Xs, "Xs", reset=True, least=2)  # batch normalisation needs two rows
-        self.classes_, labels = encode_labels(ys, len(xs))
-        xt = xs if Xt is None else self._rows(Xt, "Xt", least=2)
-        device = torch.device(self.device)
-        source, target = Domain(_Rows(xs, labels), device, show_labels=True), Domain(_Rows(xt), device)
+        xs, given, xt, rows = self._domains(X, y, Xt, sample_domain)
+        self.classes_, labels = encode_labels(given, len(xs), self.unknown_label)
+        if xt is not None:
+            self._warn(describe_scale(xs, xt))
+        device = pick_device(self.device)
+        source = Domain(Rows(xs, labels), device, show_labels=True)
+        target = Domain(Rows(xs if xt is None else xt), device)
         model = estimate_once(xs, labels, len(self.classes_), self.seed)
         # The global generator belongs to the caller: it is left as it was.
         with torch.random.fork_rng([device] if device.type == "cuda" else []):
@@ -125,29 +142,29 @@ class NoisyUniDA(ClassifierMixin, BaseEstimator):
             self._train(method, source, target, labels, model.rate if self.noise_rate is None else self.noise_rate)
         model = getattr(method, "label_model", None) or model
         fallback = None if bool((history.visits > 0).all()) else predict_domain(method, source).probs
-        self.label_issues_ = self._issues(labels, audit_labels(history, labels, model.judgement, fallback))
+        self.label_issues_ = self._issues(labels, audit_labels(history, labels, model.judgement, fallback), rows)
         self.noise_rate_, self.noise_rate_std_ = float(model.rate), float(model.rate_std)
         self.noise_rate_interval_, self.noise_rate_known_ = model.rate_interval, bool(model.rate_known)
         if not self.noise_rate_known_:
-            warnings.warn(
-                f"of {len(labels)} labels {model.rate_text()}; more samples or a stronger backbone may tell", stacklevel=2
-            )
+            self._warn(f"of {len(labels)} labels {model.rate_text()}; more samples or better features may tell")
         self.transition_ = np.array(model.transition)
-        self.threshold_ = np.inf if Xt is None else method.threshold
-        share = 0.0 if Xt is None else float(np.mean(np.asarray(predict_domain(method, target).unknown)))
-        own = None if Xt is None else estimated_target(method)
-        for text in describe_unknown(share, own, decides=own is not None) if own is not None or share > MOST else []:
-            warnings.warn(text, stacklevel=2)
+        self.threshold_ = np.inf if xt is None else method.threshold
+        if xt is not None:
+            share = float(np.mean(np.asarray(predict_domain(method, target).unknown)))
+            own = estimated_target(method)
+            if own is not None or share > MOST:
+                self._warn(*describe_unknown(share, own, decides=own is not None))
         self._keep(_prediction_state(method))
         return self
 
     def predict(self, X: ArrayLike) -> np.ndarray:
-        """The class of each row, -1 for unknown.
+        """The class of each row, ``unknown_label`` for unknown.
 
-        Whole and float labels give an array of their kind, every other kind gives an object array: ``["cat", -1]``.
+        Labels and ``unknown_label`` of one kind, numbers or strings, give an array of that kind, else an object array:
+        ``["cat", -1]``.
         """
         probs, _, unknown = self._predict(X)
-        return decode_labels(probs.argmax(1), unknown & (self.threshold_ != np.inf), self.classes_)
+        return decode_labels(probs.argmax(1), unknown & (self.threshold_ != np.inf), self.classes_, self.unknown_label)
 
     def predict_proba(self, X: ArrayLike) -> np.ndarray:
         """Probabilities of the source classes in the order of ``classes_``, given that the row is of one of them.
@@ -167,16 +184,18 @@ class NoisyUniDA(ClassifierMixin, BaseEstimator):
         return self._predict(X)[1]
 
     def score(self, X: ArrayLike, y: Labels, sample_weight: Optional[np.ndarray] = None) -> float:
-        """Accuracy with unknown as one more class: a true label that is not in ``classes_`` should be predicted as -1."""
+        """Accuracy with unknown as one more class: a true label not in ``classes_`` should be predicted as unknown."""
         found, known = self.predict(X).tolist(), set(self.classes_.tolist())
-        true = [label if label in known else UNKNOWN for label in as_labels(y, "y").tolist()]
+        true = [label if label in known else self.unknown_label for label in as_labels(y, "y").tolist()]
         if len(true) != len(found):
             raise UserError(f"X has {len(found)} rows, y has {len(true)} labels: expected one label per row")
         return float(np.average([a == b for a, b in zip(found, true)], weights=sample_weight))
 
-    def fit_predict(self, Xs: ArrayLike, ys: Labels, Xt: Optional[ArrayLike] = None) -> np.ndarray:
-        """:meth:`fit`, then :meth:`predict` of the target rows."""
-        return self.fit(Xs, ys, Xt).predict(Xs if Xt is None else Xt)
+    def fit_predict(
+        self, X: ArrayLike, y: Labels, Xt: Optional[ArrayLike] = None, *, sample_domain: Optional[ArrayLike] = None
+    ) -> np.ndarray:
+        """:meth:`fit`, then :meth:`predict` of ``Xt``, or without it of ``X``."""
+        return self.fit(X, y, Xt, sample_domain=sample_domain).predict(X if Xt is None else Xt)
 
     def _check_parameters(self) -> None:
         for name, least in (("steps", 1), ("batch_size", 2), ("bottleneck_dim", 1), ("seed", 0)):
@@ -188,15 +207,40 @@ class NoisyUniDA(ClassifierMixin, BaseEstimator):
                 raise UserError(f"{name}={getattr(self, name)!r}: expected a number above 0")
         if self.noise_rate is not None and not 0 <= self.noise_rate < 1:
             raise UserError(f"noise_rate={self.noise_rate!r}: expected a share in [0, 1), or None to estimate it")
+        if isinstance(self.unknown_label, bool) or not isinstance(self.unknown_label, (int, float, str, np.generic)):
+            raise UserError(f"unknown_label={self.unknown_label!r}: expected a number or a string, such as 'unknown'")
         if not isinstance(self.hparams or {}, Mapping):
             raise UserError(f"hparams={self.hparams!r}: expected a dict of hyper-parameters, such as {{'eta': 0.1}}")
+
+    def _domains(
+        self, X: ArrayLike, y: Labels, Xt: Optional[ArrayLike], sample_domain: Optional[ArrayLike]
+    ) -> Tuple[np.ndarray, Labels, Optional[np.ndarray], np.ndarray]:
+        """Source features, their labels, target features or None, and the rows of ``X`` that are the source."""
+        if sample_domain is not None and Xt is not None:
+            raise UserError("fit has Xt and sample_domain: expected one of them, which says where the target rows are")
+        x = self._rows(X, "X", reset=True, least=2)  # batch normalisation needs two rows
+        if sample_domain is None:
+            return x, y, None if Xt is None else self._rows(Xt, "Xt", least=2), np.arange(len(x))
+        source = source_rows(sample_domain, len(x))
+        for name, number in (("source", np.count_nonzero(source)), ("target", np.count_nonzero(~source))):
+            if number == 1:
+                raise UserError(f"sample_domain marks 1 {name} row: expected at least 2")
+        return x[source], take_labels(y, source), None if source.all() else x[~source], np.flatnonzero(source)
 
     def _rows(self, X: ArrayLike, name: str, reset: bool = False, least: int = 1) -> np.ndarray:
         rows = check_array(X, dtype=np.float32, order="C", ensure_min_samples=least, estimator=self, input_name=name)
         if name == "Xt" and rows.shape[1] != self.n_features_in_:
-            raise UserError(f"Xt has {rows.shape[1]} columns, Xs has {self.n_features_in_}: expected the same features")
+            raise UserError(
+                f"Xt has {rows.shape[1]} columns, X has {self.n_features_in_}: expected the same features; a pipeline"
+                " transforms X only, pass both domains in X: fit(X, y, sample_domain=...)"
+            )
         validate_data(self, X, reset=reset, skip_check_array=True)  # number and names of the columns
         return rows
+
+    @staticmethod
+    def _warn(*texts: Optional[str]) -> None:
+        for text in filter(None, texts):
+            warnings.warn(text, stacklevel=3)
 
     def _build(self) -> Method:
         cls = METHODS.get(self.method)
@@ -230,12 +274,12 @@ class NoisyUniDA(ClassifierMixin, BaseEstimator):
         )
         method.refresh()
 
-    def _issues(self, given: np.ndarray, audit: LabelAudit) -> np.ndarray:
+    def _issues(self, given: np.ndarray, audit: LabelAudit, rows: np.ndarray) -> np.ndarray:
         chosen = np.flatnonzero((audit.suggested != given) & (audit.suspicion > 0))
         chosen = chosen[np.argsort(-audit.suspicion[chosen], kind="stable")]
         kind = self.classes_.dtype
         issues = np.empty(len(chosen), [("index", np.int64), ("given", kind), ("suggested", kind), ("suspicion", np.float64)])
-        issues["index"], issues["suspicion"] = chosen, audit.suspicion[chosen]
+        issues["index"], issues["suspicion"] = rows[chosen], audit.suspicion[chosen]
         issues["given"], issues["suggested"] = self.classes_[given[chosen]], self.classes_[audit.suggested[chosen]]
         return issues
 
@@ -244,12 +288,12 @@ class NoisyUniDA(ClassifierMixin, BaseEstimator):
         with torch.random.fork_rng([]):
             method = self._build()
         load_method(method, {name: torch.tensor(value) for name, value in state.items()}, "the estimator")
-        self.method_ = method.to(self.device).eval().requires_grad_(False)
+        self.method_ = method.to(pick_device(self.device)).eval().requires_grad_(False)
 
     def _predict(self, X: ArrayLike) -> List[np.ndarray]:
         """Probabilities, scores and whether unknown."""
         check_is_fitted(self)
-        rows = Domain(_Rows(self._rows(X, "X")), torch.device(self.device))
+        rows = Domain(Rows(self._rows(X, "X")), pick_device(self.device))
         return list(map(np.asarray, predict_domain(self.method_, rows)))
 
     def __getstate__(self) -> Record:
@@ -263,16 +307,6 @@ class NoisyUniDA(ClassifierMixin, BaseEstimator):
         super().__setstate__(state)
         if isinstance(state.get("method_"), dict):
             self._keep(state["method_"])
-
-
-class _Rows:
-    """An array as :class:`~tllib_ext.training.domain.Domain` reads a view."""
-
-    def __init__(self, features: np.ndarray, targets: Optional[np.ndarray] = None):
-        self.features, self.targets = features, targets
-
-    def __len__(self) -> int:
-        return len(self.features)
 
 
 def _prediction_state(method: Method) -> Dict[str, np.ndarray]:

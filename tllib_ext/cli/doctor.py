@@ -44,7 +44,7 @@ def main(argv: Optional[Sequence[str]] = None, prog: str = "tllib-ext doctor") -
     from tqdm import tqdm
 
     from tllib_ext.io import write_text
-    from tllib_ext.training.build import pick_device
+    from tllib_ext.training.device import pick_device
     from tllib_ext.training.doctor import TOLERANCE, Workload, examine
 
     device, cpu = pick_device(config.device), torch.device("cpu")

@@ -59,7 +59,7 @@ def main(argv: Optional[Sequence[str]] = None, prog: str = "tllib-ext predict") 
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:1, mps")
     parser.add_argument("-j", "--workers", type=int, default=2, help="threads that decode images (default: 2)")
     args = parser.parse_args(argv)
-    from tllib_ext.training.build import pick_device
+    from tllib_ext.training.device import pick_device
     from tllib_ext.training.image_files import find_images, predict_files
     from tllib_ext.training.saved_run import load_run
 

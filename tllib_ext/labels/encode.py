@@ -28,7 +28,7 @@ def as_labels(values: Labels, name: str) -> np.ndarray:
 
     Examples::
 
-        >>> as_labels([("cat", 2), ("ant", 1)], "ys")
+        >>> as_labels([("cat", 2), ("ant", 1)], "y")
         array([('cat', 2), ('ant', 1)], dtype=object)
     """
     if values is None:
@@ -48,12 +48,13 @@ def as_labels(values: Labels, name: str) -> np.ndarray:
     return labels
 
 
-def encode_labels(values: Labels, size: int) -> Tuple[np.ndarray, np.ndarray]:
-    """The classes in the source labels ``ys``, sorted if they can be compared, and the number of each label's class.
+def encode_labels(values: Labels, size: int, unknown: Hashable = UNKNOWN) -> Tuple[np.ndarray, np.ndarray]:
+    """The classes in the source labels ``y``, sorted if they can be compared, and the number of each label's class.
 
     Args:
         values (array-like): labels of any hashable kind
-        size (int): number of rows of ``Xs``
+        size (int): number of rows of ``X``
+        unknown (hashable, optional): the label of unknown, which no class may have. Default: -1
 
     Examples::
 
@@ -61,9 +62,9 @@ def encode_labels(values: Labels, size: int) -> Tuple[np.ndarray, np.ndarray]:
         >>> classes.tolist(), numbers.tolist()
         (['ant', 'cat'], [1, 0, 1])
     """
-    labels = as_labels(values, "ys")
+    labels = as_labels(values, "y")
     if len(labels) != size:
-        raise UserError(f"Xs has {size} rows, ys has {len(labels)} labels: expected one label per row")
+        raise UserError(f"X has {size} rows, y has {len(labels)} labels: expected one label per row")
     if labels.dtype != object:
         classes, numbers = np.unique(labels, return_inverse=True)
     else:
@@ -75,25 +76,34 @@ def encode_labels(values: Labels, size: int) -> Tuple[np.ndarray, np.ndarray]:
         classes, position = np.fromiter(found, object, len(found)), {label: k for k, label in enumerate(found)}
         numbers = np.fromiter((position[label] for label in labels.tolist()), np.int64, size)
     if len(classes) < 2:
-        raise UserError(f"ys holds {len(classes)} class: expected at least 2 classes")
-    if UNKNOWN in classes.tolist():
-        raise UserError(f"ys holds the label {UNKNOWN}, which predict returns for unknown: give that class another label")
+        raise UserError(f"y holds {len(classes)} class: expected at least 2 classes")
+    if unknown in classes.tolist():
+        raise UserError(
+            f"y holds the label {unknown!r}, which predict returns for unknown: give that class another label, or unknown"
+            " another one with unknown_label="
+        )
     return classes, numbers.astype(np.int64)
 
 
-def decode_labels(numbers: np.ndarray, unknown: np.ndarray, classes: np.ndarray) -> np.ndarray:
-    """Class numbers back to labels, and -1 where ``unknown``.
+def decode_labels(numbers: np.ndarray, unknown: np.ndarray, classes: np.ndarray, label: Hashable = UNKNOWN) -> np.ndarray:
+    """Class numbers back to labels, and ``label`` where ``unknown``.
 
-    Whole and float labels give an array of their kind; every other kind gives an object array.
+    Whole and float labels with a number for unknown, and strings with a string, give an array of their kind; everything
+    else gives an object array.
 
     Examples::
 
         >>> decode_labels(np.array([1, 0]), np.array([False, True]), np.array(["ant", "cat"]))
         array(['cat', -1], dtype=object)
+        >>> decode_labels(np.array([1, 0]), np.array([False, True]), np.array(["ant", "cat"]), "unknown")
+        array(['cat', 'unknown'], dtype='<U7')
     """
     kind: Union[type, np.dtype] = object
-    if classes.dtype.kind in "ifu":
+    whole = isinstance(label, (int, np.integer)) and not isinstance(label, (bool, np.bool_))
+    if (classes.dtype.kind in "iu" and whole) or (classes.dtype.kind == "f" and isinstance(label, (int, float, np.number))):
         kind = np.dtype(np.int64) if classes.dtype.kind == "u" else classes.dtype
+    elif classes.dtype.kind == "U" and isinstance(label, str):
+        kind = np.promote_types(classes.dtype, np.asarray(label).dtype)
     labels = classes[numbers].astype(kind)
-    labels[unknown] = UNKNOWN
+    labels[unknown] = label
     return labels

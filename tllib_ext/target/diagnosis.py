@@ -18,7 +18,7 @@ WEAK, MOST, WEAK_SHARE = 0.5, 0.95, 1 / 3
 _FEW = 0.01
 _APART, _FAR = 1.5, 0.25
 _SILHOUETTE = 0.1  # one group is kept unless some number of groups reaches this
-_REMEDY = "try a stronger backbone (docs/faq.md: too many or too few unknown)"
+_REMEDY = "try better features (docs/faq.md: too many or too few unknown)"
 
 
 def group_unknown(z: np.ndarray, expected: float, seed: int = 0, most: int = 3000) -> Tuple[int, np.ndarray]:
@@ -80,13 +80,13 @@ def share_error(
 def warnings_of(share: float, share_std: float, separation: float, closeness: float, number: int) -> List[str]:
     """What does not fit, each with a remedy."""
     cases = {
-        f"only {number} target samples: too few to find groups in; add target images": number < 30,
+        f"only {number} target samples: too few to find groups in; add target samples": number < 30,
         f"nothing in the target looks unknown: right for closed and partial label sets, else {_REMEDY}": share < _FEW,
-        f"the share of unknown is not known ({share:.0%} ± {share_std:.0%}): look at the gallery of unknown images, and"
+        f"the share of unknown is not known ({share:.0%} ± {share_std:.0%}): look at the samples called unknown, and"
         f" {_REMEDY}": share_std > UNCERTAIN,
         f"these features do not group the target by class: the nearest source class decides, and the {share:.0%} that resemble"
         f" their class least are called unknown, a convention, no estimate; check that both domains share classes and have"
-        f" features of one backbone with the same preprocessing, or {_REMEDY}": separation <= WEAK,
+        f" features that were computed in the same way, or {_REMEDY}": separation <= WEAK,
         f"known and unknown are no two groups in these features ({separation:.1f} sd apart): decisions of unknown are close to"
         f" guesses; {_REMEDY}": WEAK < separation < _APART,
         f"the domains are far apart: the cosine of target groups with their source class is {closeness:.2f}; classes may be"

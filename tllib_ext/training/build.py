@@ -14,7 +14,7 @@ from torch import nn
 from tqdm import tqdm
 
 from tllib_ext.distributed import gather_objects, rank, world_size
-from tllib_ext.errors import UserError, first_line, one_line
+from tllib_ext.errors import UserError, one_line
 from tllib_ext.io import cache_dir, file_lock
 from tllib_ext.methods import METHODS
 from tllib_ext.methods.base import Method
@@ -22,6 +22,7 @@ from tllib_ext.modules.heads import FeatureBottleneck
 from tllib_ext.modules.synced_batchnorm import convert_sync_batchnorm
 from tllib_ext.training.compile import compile_network
 from tllib_ext.training.config import RunConfig
+from tllib_ext.training.device import pick_device
 from tllib_ext.training.domain import Domain
 from tllib_ext.training.memory import accumulate, checkpoint_activations
 from tllib_ext.training.predict import features_of
@@ -40,7 +41,7 @@ from tllib_ext.vision.models.backbones import build_backbone
 from tllib_ext.vision.models.inputs import check_image_size, image_input
 from tllib_ext.vision.transforms import MEAN, STD, Augment
 
-__all__ = ["RunParts", "build", "make_deterministic", "pick_device"]
+__all__ = ["RunParts", "build", "make_deterministic"]
 
 #: ``cache="auto"`` keeps decoded images in memory below the first size, on disk below the second.
 RAM_LIMIT, DISK_LIMIT = 1 << 30, 16 << 30
@@ -106,18 +107,6 @@ def _digest(view: Any, root: Optional[str]) -> str:
 
 def _width(domain: Domain) -> Optional[int]:
     return None if domain.features is None else domain.features.shape[1]
-
-
-def pick_device(name: str) -> torch.device:
-    """``auto`` takes CUDA, then MPS, then the CPU; a device that is not there is an error."""
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
-    try:
-        device = torch.device(name)
-        torch.zeros(1, device=device)
-    except (RuntimeError, AssertionError) as error:
-        raise UserError(f"device={name!r} cannot be used here: {first_line(error)}; try device='cpu'") from None
-    return device
 
 
 def make_deterministic() -> None:

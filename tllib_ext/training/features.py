@@ -11,8 +11,8 @@ from torch import nn
 
 from tllib_ext.errors import UserError
 from tllib_ext.io import atomic_path
-from tllib_ext.training.build import pick_device
 from tllib_ext.training.config import RunConfig
+from tllib_ext.training.device import pick_device
 from tllib_ext.training.domain import Domain
 from tllib_ext.training.predict import features_of
 from tllib_ext.training.resolve import with_image_size

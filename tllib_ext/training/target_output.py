@@ -59,7 +59,7 @@ def describe_unknown(share: float, model: Optional[TargetModel], decides: bool) 
     if model is not None:
         says = f", where the target model says {model.share:.0%} ± {model.share_std:.0%}"
         if abs(share - model.share) > max(_APART, 2 * model.share_std) and _FEW <= share <= MOST:
-            return [f"{share:.0%} of the target was called unknown{says}: one of them is wrong, look at the images; {other}"]
+            return [f"{share:.0%} of the target was called unknown{says}: one of them is wrong, look at the samples; {other}"]
     if share > MOST:
         return [f"nearly everything in the target ({share:.1%}) was called unknown{says}: the method's threshold does not fit"
                 f" this data, or the domains share no class; {other}"]  # fmt: skip

@@ -43,6 +43,19 @@ def shortened(code):
     return code.replace("RunConfig(", "RunConfig(steps=1, no_report=True, ")
 
 
+def without_refused(words, method):
+    """Flags of a run without those that ``method`` refuses because it is not trained."""
+    from tllib_ext.methods import METHODS
+    from tllib_ext.training.config import RunConfig
+    from tllib_ext.training.resolve import OF_TRAINING
+    from tllib_ext.training.setting import settings_of
+
+    if not METHODS.get(method).training_free:
+        return list(words)
+    refused = {flag for name in ("steps", *OF_TRAINING) for flag in settings_of(RunConfig)[name].flags}
+    return [word for word, before in zip(words, [None, *words]) if word not in refused and before not in refused]
+
+
 def load_example(name):
     """``examples/NAME.py`` as a module."""
     spec = importlib.util.spec_from_file_location(f"example_{name}", ROOT / "examples" / f"{name}.py")

@@ -110,14 +110,15 @@ def is_complete(folder: Path) -> bool:
 
 
 def outputs(folder: Path) -> Dict[str, bytes]:
-    """Every file of a finished run but the lock, the checkpoints, the clock's files (``tb/``) and temporary ones."""
+    """Every file of a finished run but the lock, the checkpoints, the clock's files (``tb/``) and temporary ones.
+
+    The working directory, which ``env.json`` and the page name, stands there as ``.``: ``folder`` is another in each run.
+    """
     run = folder / "run"
-    left = [str(file) for file in temporary_files(run)]
     files = [file for file in sorted(run.rglob("*")) if file.is_file() and file.parent.name not in ("tb", "checkpoints")]
-    return {
-        **{str(file.relative_to(run)): file.read_bytes() for file in files if file.name != ".lock"},
-        **dict.fromkeys(left, b""),
-    }
+    directory = os.fsencode(folder)
+    contents = {str(file.relative_to(run)): file.read_bytes().replace(directory, b".") for file in files if file.name != ".lock"}
+    return {**contents, **{str(file): b"" for file in temporary_files(run)}}
 
 
 def draw_blank_plots() -> None:

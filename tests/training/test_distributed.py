@@ -9,7 +9,7 @@ import time
 import numpy as np
 import pytest
 import torch
-from conftest import ROOT
+from conftest import ROOT, without_refused
 from together import Together, free_port
 from torch import nn
 
@@ -215,8 +215,7 @@ def train_and_predict(words):
 @pytest.mark.parametrize("name", list(METHODS))
 def test_every_method_runs_on_two_processes(feature_root, tmp_path, name):
     words = flags(feature_root, tmp_path / name, 12, "-m", name, "--steps", 4, "--eval-every", 4)
-    left_out = ("--hp", "--steps", "--eval-every") if METHODS.get(name).training_free else ("--hp",)
-    words = [word for word, before in zip(words, [None, *words]) if word not in left_out and before not in left_out]
+    words = without_refused([word for word, before in zip(words, [None, *words]) if "--hp" not in (word, before)], name)
     (results, first, told, has_target), (_, second, told_too, _) = Together(2, train_and_predict, words).results()
     assert results["processes"] == 2 and np.isfinite(results["os"])
     for key in first:

@@ -9,7 +9,7 @@ import time
 
 import pytest
 import torch
-from conftest import ROOT
+from conftest import ROOT, without_refused
 from forked_runs import COMPARED_FILES, fork_run, kill_after, preload, read_outputs, temporary_files, write_features
 
 from tllib_ext.cli import train
@@ -28,8 +28,8 @@ class Died(BaseException):
     """Stands for SIGKILL: nothing catches it, nothing is cleaned up in its name."""
 
 
-def go(root, folder, *more):
-    return train.main([str(root), *SHORT, "--log", str(folder), *more])
+def go(root, folder, *more, method="divergence"):
+    return train.main([str(root), *without_refused(SHORT, method), "-m", method, "--log", str(folder), *more])
 
 
 def die_at(monkeypatch, name, number):
@@ -54,17 +54,17 @@ def die_at(monkeypatch, name, number):
     ("coteaching", "evaluate", 1),  # before the first evaluation is on file
 ])  # fmt: skip
 def test_a_dead_run_goes_on_to_the_same_bytes(feature_root, tmp_path, monkeypatch, capsys, method, where, number):
-    assert go(feature_root, tmp_path / "reference", "-m", method) == 0
+    assert go(feature_root, tmp_path / "reference", method=method) == 0
     with monkeypatch.context() as context:
         die_at(context, where, number)
         with pytest.raises(Died):
-            go(feature_root, tmp_path / "interrupted", "-m", method)
+            go(feature_root, tmp_path / "interrupted", method=method)
     assert not (tmp_path / "interrupted" / "results.json").exists()
     if load_checkpoint(tmp_path / "interrupted") is not None:  # a line that was being written when the machine died
         with open(tmp_path / "interrupted" / "results.jsonl", "a") as file:
             file.write('{"step": 99, "os": 0.')
     capsys.readouterr()
-    assert go(feature_root, tmp_path / "interrupted", "-m", method) == 0
+    assert go(feature_root, tmp_path / "interrupted", method=method) == 0
     assert "going on at step" in capsys.readouterr().out
     for name in COMPARED_FILES:
         assert (tmp_path / "interrupted" / name).read_bytes() == (tmp_path / "reference" / name).read_bytes(), name
@@ -166,12 +166,14 @@ def test_torn_lines_are_left_out(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_goes_on(feature_root, tmp_path, monkeypatch, method):
-    assert go(feature_root, tmp_path / "reference", "-m", method) == 0
+    assert go(feature_root, tmp_path / "reference", method=method) == 0
     with monkeypatch.context() as context:
-        die_at(context, "after_step", 8)
+        # a method without training has one step, and its checkpoint is written before the evaluation
+        die_at(context, *(("evaluate", 1) if METHODS.get(method).training_free else ("after_step", 8)))
         with pytest.raises(Died):
-            go(feature_root, tmp_path / "interrupted", "-m", method)
-    assert go(feature_root, tmp_path / "interrupted", "-m", method) == 0
+            go(feature_root, tmp_path / "interrupted", method=method)
+    assert load_checkpoint(tmp_path / "interrupted") is not None
+    assert go(feature_root, tmp_path / "interrupted", method=method) == 0
     assert read_outputs(tmp_path / "interrupted") == read_outputs(tmp_path / "reference")
 
 

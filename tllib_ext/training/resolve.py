@@ -13,10 +13,10 @@ from tllib_ext.vision.datasets.builder import Data
 from tllib_ext.vision.datasets.catalog import open_data
 from tllib_ext.vision.models.inputs import image_input, resize_before_crop
 
-__all__ = ["Resolved", "idle_settings", "resolve", "open_run_data", "with_image_size", "parse_hparams"]
+__all__ = ["OF_TRAINING", "Resolved", "idle_settings", "resolve", "open_run_data", "with_image_size", "parse_hparams"]
 
 #: settings that mean nothing to a method without training.
-_OF_TRAINING = ("lr", "lr_mult_backbone", "lr_warmup", "momentum", "weight_decay", "accumulate", "bottleneck_dim",
+OF_TRAINING = ("lr", "lr_mult_backbone", "lr_warmup", "momentum", "weight_decay", "accumulate", "bottleneck_dim",
                 "bottleneck_norm", "bottleneck_lr_mult")  # fmt: skip
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def parse_hparams(config: RunConfig) -> Any:
 
 def idle_settings(config: RunConfig) -> Record:
     """Name and default of the given settings that a method without training would ignore."""
-    defaults = {name: getattr(RunConfig, name) for name in _OF_TRAINING}
+    defaults = {name: getattr(RunConfig, name) for name in OF_TRAINING}
     return {name: value for name, value in defaults.items() if getattr(config, name) != value}
 
 

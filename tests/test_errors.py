@@ -42,7 +42,7 @@ def test_every_exception_has_an_exit_code():
         assert error.exit_code in (2, 3, 130)
 
 
-@pytest.mark.parametrize("text, words", [("can't allocate memory", "out of memory"), ("DataLoader worker (pid 3)", "smaller -j")])
+@pytest.mark.parametrize("text, words", [("can't allocate memory", "out of memory"), ("not enough memory", "smaller -b")])
 def test_runtime_errors_of_pytorch(text, words, capsys):
     import torch  # noqa: F401
 

@@ -132,8 +132,6 @@ def _environment_error(error: Exception) -> Tuple[int, str]:
     full = (MemoryError,) if torch is None else (MemoryError, torch.OutOfMemoryError)
     if isinstance(error, full) or "not enough memory" in text or "can't allocate memory" in text:
         return 1, "out of memory: try a smaller -b, --cache off or fewer -j"
-    if "DataLoader worker" in text:
-        return 1, f"a process that decodes images was killed, often by lack of memory: try a smaller -j; {text}"
     lost = torch is not None and torch.distributed.is_available() and isinstance(error, torch.distributed.DistError)
     # gloo raises plain RuntimeErrors when a peer has ended
     words = ("gloo", "nccl", "connection", "peer", "timed out")

@@ -71,13 +71,15 @@ def preload(root: Path, report: bool = False) -> None:
         train.main([*words, "--steps", "1", "--log", folder])
 
 
-def fork_run(words: List[str], log: Path, before: Optional[Callable[[], None]] = None) -> int:
+def fork_run(words: List[str], log: Path, before: Optional[Callable[[], None]] = None,
+             main: Callable[[List[str]], Optional[int]] = train.main) -> int:  # fmt: skip
     """Start one run in a forked child process; returns its process id.
 
     Args:
         words (list): flags of one run
         log (Path): file that its output is appended to
         before (callable, optional): called in the child before the run, e.g. to set a resource limit
+        main (callable): the command
     """
     child = os.fork()
     if child:
@@ -89,7 +91,7 @@ def fork_run(words: List[str], log: Path, before: Optional[Callable[[], None]] =
         os.dup2(sys.stdout.fileno(), 2)
         if before is not None:
             before()
-        code = run_main(lambda: train.main(words))
+        code = run_main(lambda: main(words))
     except Exception:
         traceback.print_exc()
     finally:

@@ -4,7 +4,6 @@ import os
 import resource
 import signal
 import time
-from contextlib import suppress
 
 import pytest
 import torch
@@ -21,11 +20,13 @@ from forked_runs import (
 )
 
 from tllib_ext import io as files
+from tllib_ext.cli import audit, features, train
 from tllib_ext.cli.parser import run_main
 from tllib_ext.training import build as setup
 from tllib_ext.training import trainer as run_module
 from tllib_ext.training.checkpoint import load_checkpoint
 from tllib_ext.training.run_dir import Stopper
+from tllib_ext.vision.datasets import pixels
 
 
 def wait_for(file, child):
@@ -101,33 +102,73 @@ def test_torchruns_echo_of_a_signal_is_not_a_second_one(monkeypatch):
         assert left == [143]
 
 
-def test_a_signal_to_the_whole_group_spares_the_decoding_processes(root, tmp_path):
+def test_a_signal_to_the_whole_group_saves(root, tmp_path):
     write_images(tmp_path / "images")
     words = [*images_flags(tmp_path / "images"), "--steps", "400", "--checkpoint-every", "1", "-j", "1", "--cache", "off"]
     child = fork_run([*words, "--log", str(tmp_path / "run")], tmp_path / "log", os.setsid)
     wait_for(tmp_path / "run" / "checkpoints" / "last.pt", child)
+    assert children(child) == []
     os.killpg(child, signal.SIGTERM)
     assert exit_code(child) == 143
     assert len(own_lines(tmp_path / "log")) == 1 and "stopped after step" in own_lines(tmp_path / "log")[0]
 
 
-def test_a_stopped_decoding_process_does_not_hold_up_a_signal(root, tmp_path):
+def children(process):
+    """The child processes of a process."""
+    with open(f"/proc/{process}/task/{process}/children") as file:
+        return file.read().split()
+
+
+def test_a_stop_is_answered_at_once_where_a_step_is_long(root, tmp_path):
+    def long_step():
+        run_module._Training.after_step = lambda *args: ((tmp_path / "step").touch(), time.sleep(600))
+
+    child = fork_run([*features_flags(root), "--steps", "4", "--log", str(tmp_path / "run")], tmp_path / "log", long_step)
+    wait_for(tmp_path / "step", child)
+    os.kill(child, signal.SIGINT)
+    for _ in range(200):
+        if "stopping after this step; again to stop now\n" in (tmp_path / "log").read_text():
+            break
+        time.sleep(0.05)
+    else:
+        raise AssertionError((tmp_path / "log").read_text())
+    os.kill(child, signal.SIGINT)
+    assert exit_code(child, 20) == 130
+
+
+@pytest.mark.parametrize("command, more", [
+    (features, ["--scratch", "-a", "small_cnn", "--out", "out"]), (audit, ["--scratch", "-a", "small_cnn", "--out", "out"]),
+    (train, ["-d", "folder", "-s", "alpha", "-t", "beta", "-a", "small_cnn", "--cache", "off", "--no-report", "--log", "out"])],
+    ids=["features", "audit", "train"])  # fmt: skip
+def test_an_unreadable_image_ends_a_command_at_once(root, tmp_path, command, more):
     write_images(tmp_path / "images")
-    words = [*images_flags(tmp_path / "images"), "--steps", "4000", "--checkpoint-every", "1", "-j", "1", "--cache", "off"]
-    child = fork_run([*words, "--log", str(tmp_path / "run")], tmp_path / "log")
-    wait_for(tmp_path / "run" / "checkpoints" / "last.pt", child)
-    with open(f"/proc/{child}/task/{child}/children") as file:
-        decoding = list(map(int, file.read().split()))
-    for pid in decoding:
-        os.kill(pid, signal.SIGSTOP)
-    time.sleep(1)  # the run uses up the batches that are ready
-    os.kill(child, signal.SIGTERM)
-    try:
-        assert decoding and exit_code(child, 20) == 143
-    finally:
-        for pid in decoding:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+    (tmp_path / "images" / "alpha" / "red" / "3.png").write_bytes(b"no image")
+    data = tmp_path / "images" / ("alpha" if command is audit else "")
+    words = [str(data), "--image-size", "32", "-b", "4", "-j", "2", "--device", "cpu", *more]
+    if command is audit:
+        words.remove("--scratch")
+        words += ["--weights", "none"]
+    child = fork_run(words, tmp_path / "log", lambda: os.chdir(tmp_path), command.main)
+    assert exit_code(child, 30) == 2
+    (error,) = [line for line in (tmp_path / "log").read_text().splitlines() if "rror" in line or "raceback" in line]
+    assert error.startswith("error: unreadable image ") and "3.png" in error
+
+
+@pytest.mark.parametrize("number, code", [(signal.SIGINT, 130), (signal.SIGTERM, -signal.SIGTERM)])
+def test_a_signal_ends_an_extraction_at_once_and_leaves_no_process(root, tmp_path, number, code):
+    write_images(tmp_path / "images")
+
+    def slow():
+        os.chdir(tmp_path)
+        whole = pixels.read_pixels
+        pixels.read_pixels = lambda *args: ((tmp_path / "decoding").touch(), time.sleep(600), whole(*args))[2]
+
+    words = [str(tmp_path / "images"), "--image-size", "32", "-j", "2", "-a", "small_cnn", "--scratch", "--out", "out"]
+    child = fork_run(words, tmp_path / "log", slow, features.main)
+    wait_for(tmp_path / "decoding", child)
+    assert children(child) == []
+    os.kill(child, number)
+    assert exit_code(child, 20) == code
 
 
 @pytest.mark.parametrize("limit", [300, 9000])

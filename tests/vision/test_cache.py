@@ -5,6 +5,7 @@ import multiprocessing
 import os
 import shutil
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -82,33 +83,19 @@ def test_streams_are_alike(view, tmp_path, workers):
         assert all(torch.equal(a, b) for a, b in zip(first, pixels.stream(batches)))
 
 
-def test_evaluation_workers_stay(view):
-    pixels = LazyPixels(view, 16, workers=1)
-    domain = Domain(view, torch.device("cpu"), pixels, Augment(12))
+def test_a_second_pass_is_the_same(view):
+    domain = Domain(view, torch.device("cpu"), LazyPixels(view, 16, workers=2), Augment(12))
     first = [x for _, x in domain.in_order(8)]
-    loader, workers = pixels._persistent, pixels._persistent._iterator._workers
     assert all(torch.equal(a, b) for a, (_, b) in zip(first, domain.in_order(8)))
-    assert pixels._persistent is loader and loader._iterator._workers is workers
-    pixels.close()
-
-
-def test_closing_ends_the_workers_and_the_next_stream_brings_them_back(view):
-    pixels, batches = LazyPixels(view, 16, workers=1), [np.arange(2)]
-    first = [rows.clone() for rows in pixels.stream(batches, again=True)]
-    (worker,) = pixels._persistent._iterator._workers
-    pixels.close()
-    assert not worker.is_alive() and worker.exitcode == 0
-    assert all(torch.equal(a, b) for a, b in zip(first, pixels.stream(batches, again=True)))
-    pixels.close()
 
 
 @pytest.mark.parametrize("flags", [["--freeze-backbone"], []], ids=["frozen", "trained"])
-def test_no_worker_outlives_its_run(run_example, image_root, tmp_path, flags):
-    words = [image_root, "-s", "photo", "-t", "sketch", *SMALL, "--steps", 2, "--cache", "off", "-j", 1]
-    before = set(multiprocessing.active_children())
+def test_decoding_starts_no_process_and_leaves_no_thread(run_example, image_root, tmp_path, flags, monkeypatch):
+    words = [image_root, "-s", "photo", "-t", "sketch", *SMALL, "--steps", 2, "--cache", "off", "-j", 2]
+    monkeypatch.setattr(multiprocessing.Process, "start", lambda self: pytest.fail("a process that decodes"))
     code, _, err = run_example("noisy_unida", *words, "--no-report", "--log", tmp_path / "run", *flags)
     assert code == 0, err
-    assert set(multiprocessing.active_children()) <= before  # the interpreter's end would wait a minute for them
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("decode")]
 
 
 def test_training_batches_do_not_depend_on_the_cache(view, tmp_path):

@@ -10,7 +10,6 @@ The last line of the log names the run's files. Numbers are of the last step; th
 only under the name oracle.
 """
 
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Optional, Sequence
@@ -68,8 +67,8 @@ def _test(config: RunConfig) -> int:
     # a model file does not choose what is imported, unless the same path is given as a flag
     METHODS.get(metadata["method"], import_paths=metadata["method"] == config.method)
     config = replace(config, method=metadata["method"], hparams=metadata["hparams"], device=start(config.device))
-    with closing(build(config)) as parts:
-        load_method(parts.method, tensors, config.log)
-        _, report = evaluate_domain(parts.method, parts.target)
+    parts = build(config)
+    load_method(parts.method, tensors, config.log)
+    _, report = evaluate_domain(parts.method, parts.target)
     print("the target is unlabelled" if report is None else report.table())
     return 0

@@ -91,13 +91,6 @@ class RunParts:
         record = self.record()
         return {key: record[key] for key in keys}
 
-    def close(self) -> None:
-        """End the processes that decode images."""
-        self.source.close()
-        self.target.close()
-        if self.held_out is not None:
-            self.held_out.close()
-
 
 def _digest(view: Any, root: Optional[str]) -> str:
     """Names and given labels of a list, whatever its folder: a run continues only on the list it began with."""
@@ -206,7 +199,6 @@ def _draw_noise(config: Resolved, data: Data, view: UniversalView, device: torch
         frozen = backbone.to(device, memory_format=torch.channels_last).eval()  # type: ignore[call-overload]
         domain = Domain(view, device, *_images(config, data, view, 0))
         features = _frozen_features(config, data, domain, frozen, data.source_name)
-        domain.close()
     options = config.noise_options
     return NoisyLabels(view, config.noise, config.rate, config.noise_seed, config.noise_mode, options, features)
 

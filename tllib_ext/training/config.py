@@ -201,7 +201,7 @@ class RunConfig(SettingsRecord):
     )
     momentum: float = _training(0.9, RATE, "of SGD", metavar="M")
     weight_decay: float = _training(5e-4, NOT_NEGATIVE, "of SGD", metavar="W")
-    workers: int = _training(2, WORKERS, "processes that decode images", "-j", metavar="N", **_free)
+    workers: int = _training(2, WORKERS, "threads that decode images", "-j", metavar="N", **_free)
     threads: Optional[int] = _training(
         None,
         COUNT,

@@ -71,16 +71,10 @@ class Domain:
     def use_features(self, features: Tensor) -> None:
         """From now on the inputs are these frozen features, in list order."""
         self.features = features.to(self.device)
-        self.close()  # no pixels are read after this
 
     def use_labels(self, labels: np.ndarray) -> None:
         """From now on training batches carry these labels, in list order."""
         self._labels = torch.from_numpy(labels).to(self.device)
-
-    def close(self) -> None:
-        """End the processes that decode images; they start again when images are read."""
-        if self.pixels is not None:
-            self.pixels.close()
 
     def train_batches(self, steps: Steps) -> Iterator[Batch]:
         """The training batches of ``steps``, one after the other."""
@@ -114,7 +108,7 @@ class Domain:
             yield from ((chunk, self.features[torch.from_numpy(chunk).to(self.device)]) for chunk in chunks)
             return
         pixels, augment = self.images()
-        for chunk, rows in zip(chunks, ahead(pixels.stream(chunks, again=True), self.device)):
+        for chunk, rows in zip(chunks, ahead(pixels.stream(chunks), self.device)):
             yield chunk, augment.centre(rows)
 
 

@@ -1,7 +1,6 @@
 """From images to the files of frozen features that ``data="features"`` reads."""
 
 import os
-from contextlib import closing
 from pathlib import Path
 from typing import Callable, List, Optional, Sequence, cast
 
@@ -108,8 +107,7 @@ def _extract(backbone: nn.Module, images: _Images, crop: int, resize: int, confi
     expected = image_input(config.arch or "resnet50")
     augment = Augment(crop, mean=expected.mean, std=expected.std)
     domain = Domain(images, pick_device(config.device), LazyPixels(images, resize, config.workers), augment)
-    with closing(domain):  # the next domain's processes would inherit those of this one
-        return features_of(backbone, domain, config.batch_size, title).numpy()
+    return features_of(backbone, domain, config.batch_size, title).numpy()
 
 
 def _open(builder: DatasetBuilder, root: str, domain: str, domains: Sequence[str], request: DataRequest) -> Data:

@@ -2,7 +2,6 @@
 
 import os
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, List, Optional, Sequence, Tuple, Union
 
 import numpy as np
@@ -14,6 +13,7 @@ from tllib_ext.images import load_image
 from tllib_ext.methods.base import Prediction
 from tllib_ext.training.predict import prediction_of_arrays
 from tllib_ext.training.saved_run import SavedRun
+from tllib_ext.vision.datasets.decoding import work_ahead
 from tllib_ext.vision.datasets.folder_files import files_below, passed_over_note
 from tllib_ext.vision.transforms import decode
 
@@ -60,17 +60,16 @@ def predict_files(run: SavedRun, files: Sequence[str], workers: int = 2) -> Tupl
         parts.append(run.predict(torch.from_numpy(np.stack(rows))))
         rows.clear()
 
-    with ThreadPoolExecutor(workers) as pool, tqdm(total=len(files), unit="img", disable=None) as bar:
-        for start in range(0, len(files), run.batch):
-            for position, pixels in enumerate(pool.map(read, files[start : start + run.batch]), start):
-                if isinstance(pixels, str):
-                    tqdm.write(one_line(pixels), file=sys.stderr)
-                else:
-                    kept.append(position)
-                    rows.append(pixels)
-                if len(rows) == run.batch:
-                    flush()
-                bar.update()
+    with tqdm(total=len(files), unit="img", disable=None) as bar:
+        for position, pixels in enumerate(work_ahead(read, files, workers)):
+            if isinstance(pixels, str):
+                tqdm.write(one_line(pixels), file=sys.stderr)
+            else:
+                kept.append(position)
+                rows.append(pixels)
+            if len(rows) == run.batch:
+                flush()
+            bar.update()
         if rows:
             flush()
     return (prediction_of_arrays(map(np.concatenate, zip(*parts))) if parts else None), kept

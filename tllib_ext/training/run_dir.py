@@ -1,7 +1,6 @@
 """A run folder in use: the lock, the signals, and whether an unfinished run can continue."""
 
 import json
-import multiprocessing
 import os
 import signal
 import stat
@@ -9,7 +8,7 @@ import time
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import FrameType
-from typing import Any, Dict, List, Mapping, Optional, cast
+from typing import Any, Dict, List, Mapping, Optional
 
 from tllib_ext.errors import LockHeld, UserError
 from tllib_ext.io import file_lock
@@ -116,9 +115,9 @@ class Stopper:
         if self.signal is None:
             self.signal = number
             self._deaf_until = time.monotonic() + (self.GRACE if "TORCHELASTIC_RUN_ID" in os.environ else 0.0)
-            for child in multiprocessing.active_children():  # a stopped process that decodes images would hold up the stop
-                with suppress(OSError):
-                    os.kill(cast(int, child.pid), signal.SIGCONT)
+            if os.environ.get("RANK", "0") == "0":
+                with suppress(OSError):  # not print: the signal may have interrupted one
+                    os.write(2, b"\nstopping after this step; again to stop now\n")
         elif time.monotonic() >= self._deaf_until:
             os._exit(128 + number)
 

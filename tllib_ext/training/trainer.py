@@ -65,7 +65,6 @@ def train(parts: RunParts, write_report: Optional[Callable[[Path, Record], objec
             with closing(training.recorder):
                 return training.run()
     finally:
-        parts.close()
         if lock is not None:
             lock.release()
 

@@ -8,27 +8,23 @@ cache may be on a read-only disk.
 import errno
 import hashlib
 import os
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Callable, Iterator, Literal, Optional, Sequence, Tuple, TypeVar
+from typing import Callable, Literal, Optional, Sequence, Tuple
 
 import numpy as np
 import PIL
 import torch
 from torch import nn
-from tqdm import tqdm
 
 from tllib_ext.errors import UserError
 from tllib_ext.io import atomic_path, file_lock, write_text
+from tllib_ext.vision.datasets.decoding import in_chunks
 from tllib_ext.vision.datasets.types import ImageView
 from tllib_ext.vision.transforms import decode
 
-__all__ = ["state_digest", "files_digest", "in_threads", "read_cached", "write_cached", "read_pixels", "pixel_key", "decode_all",
+__all__ = ["state_digest", "files_digest", "read_cached", "write_cached", "read_pixels", "pixel_key", "decode_all",
            "cached_pixels"]  # fmt: skip
 
-T = TypeVar("T")
-#: files that a thread takes at a time.
-CHUNK = 32
 #: part of the key; increase it when `decode` or a loader gives other pixels.
 VERSION = 2
 
@@ -80,8 +76,8 @@ def _stored_digest(file: Path) -> Optional[str]:
 
 def _contents_digest(paths: Sequence[str], threads: int) -> str:
     digest = hashlib.sha256()
-    for some in in_threads(lambda chunk: b"".join(_content(paths[i]) for i in chunk), len(paths), threads, "read"):
-        digest.update(some)
+    for content in in_chunks(lambda index: _content(paths[index]), len(paths), threads, "read"):
+        digest.update(content)
     return digest.hexdigest()
 
 
@@ -93,19 +89,6 @@ def _content(path: str) -> bytes:
     except OSError:
         pass
     return bytes(32)  # decoding it will raise the error
-
-
-def in_threads(work: Callable[[range], T], total: int, threads: int, title: str) -> Iterator[T]:
-    """``work(chunk)`` for the chunks of ``range(total)``, in threads; results in order, the first error stops all."""
-    chunks = [range(start, min(start + CHUNK, total)) for start in range(0, total, CHUNK)]
-    pool = ThreadPoolExecutor(max(1, threads))
-    try:
-        with tqdm(desc=title, total=total, unit="img", leave=False, disable=None) as bar:
-            for chunk, made in zip(chunks, pool.map(work, chunks)):
-                bar.update(len(chunk))
-                yield made
-    finally:
-        pool.shutdown(cancel_futures=True)
 
 
 def _file(folder: Path, key: str) -> Path:
@@ -158,14 +141,9 @@ def pixel_key(view: ImageView, resize: int, folder: Path, threads: int = 1) -> s
 
 
 def decode_all(view: ImageView, resize: int, put: Callable[[int, np.ndarray], None], threads: int, title: str) -> None:
-    """Call ``put(index, pixels)`` for every image, in threads, as Pillow decodes without the interpreter's lock."""
-
-    def work(chunk: range) -> None:
-        for index in chunk:
-            put(index, read_pixels(view, index, resize))
-
-    for _ in in_threads(work, len(view), threads, title):
-        pass
+    """Call ``put(index, pixels)`` for every image, in order and in this thread; ``threads`` decode."""
+    for index, pixels in enumerate(in_chunks(lambda index: read_pixels(view, index, resize), len(view), threads, title)):
+        put(index, pixels)
 
 
 def cached_pixels(view: ImageView, resize: int, folder: Path, threads: int = 1, title: str = "decode") -> np.ndarray:

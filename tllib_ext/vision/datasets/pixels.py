@@ -4,78 +4,42 @@ Also the check before training: decode every image, list all that fail.
 """
 
 import copy
-import signal
 from pathlib import Path
-from typing import Any, Callable, Iterable, Iterator, List, Optional, Sequence, Tuple, TypeVar, Union, cast
+from typing import Any, Callable, Iterable, Iterator, List, Optional, Sequence, Tuple, Union
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
 
 from tllib_ext.errors import UserError
-from tllib_ext.vision.datasets.cache import cached_pixels, decode_all, in_threads, read_pixels
+from tllib_ext.vision.datasets.cache import cached_pixels, decode_all, read_pixels
+from tllib_ext.vision.datasets.decoding import in_chunks, work_ahead
 from tllib_ext.vision.datasets.types import ImageListLike, ImageView
 
 __all__ = ["LazyPixels", "StoredPixels", "open_pixels", "bad_images", "without_images"]
 
-T = TypeVar("T")
 Indices = Union[Sequence[int], np.ndarray]
 
 
-class LazyPixels(Dataset):
-    """Decode ``view`` to squares of side ``resize`` on every access; :meth:`stream` decodes ahead in worker processes."""
+class LazyPixels:
+    """Decode ``view`` to squares of side ``resize`` on every access; :meth:`stream` decodes ahead in threads."""
 
     def __init__(self, view: ImageView, resize: int, workers: int = 0):
         self.view, self.resize, self.workers = view, resize, workers
-        self._persistent: Optional[DataLoader] = None
 
     def __len__(self) -> int:
         return len(self.view)
 
     def rows(self, index: Indices) -> Tensor:
         """Some images, :math:`(N, R, R, 3)` uint8."""
-        return torch.from_numpy(np.stack([read_pixels(self.view, i, self.resize) for i in index]))
+        return torch.from_numpy(self._decode(index))
 
-    def __getitems__(self, index: List[int]) -> Union[Tensor, UserError]:
-        try:
-            return self.rows(index)
-        except UserError as error:  # returned, not raised: the loader would wrap it in a worker's traceback
-            return error
+    def _decode(self, index: Indices) -> np.ndarray:
+        return np.stack([read_pixels(self.view, i, self.resize) for i in index])
 
-    def stream(self, batches: Sequence[np.ndarray], again: bool = False) -> Iterator[Tensor]:
-        """:meth:`rows` of every batch, in order; ``again`` keeps the workers for the next stream of the same ``batches``."""
-        if self.workers == 0:
-            yield from map(self.rows, batches)
-            return
-        loader = self._persistent
-        if loader is None or loader.batch_sampler is not batches:
-            loader = DataLoader(
-                self, batch_sampler=cast("Iterable[List[int]]", batches), num_workers=self.workers, collate_fn=_identity,
-                prefetch_factor=4, pin_memory=torch.cuda.is_available(), persistent_workers=again, worker_init_fn=_ignore_signals,
-            )  # fmt: skip
-            self._persistent = loader if again else self._persistent
-        for rows in loader:
-            if isinstance(rows, UserError):
-                raise rows
-            yield rows
-
-    def close(self) -> None:
-        """End the processes that :meth:`stream` keeps; they ignore signals, so that the interpreter would wait for them."""
-        self._persistent = None
-
-    def __getstate__(self) -> dict:
-        return {**self.__dict__, "_persistent": None}  # what workers are sent
-
-
-def _identity(item: T) -> T:
-    return item
-
-
-def _ignore_signals(worker: int) -> None:
-    """Signals to the process group (Ctrl-C, SLURM, torchrun) are handled by the run, which finishes its step first."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, lambda number, frame: signal.alarm(60))  # SIGALRM ends the process
+    def stream(self, batches: Sequence[np.ndarray]) -> Iterator[Tensor]:
+        """:meth:`rows` of every batch, in order."""
+        yield from map(torch.from_numpy, work_ahead(self._decode, batches, self.workers))
 
 
 class StoredPixels(LazyPixels):
@@ -95,7 +59,7 @@ class StoredPixels(LazyPixels):
     def rows(self, index: Indices) -> Tensor:
         return self._store.index_select(0, torch.as_tensor(index))
 
-    def stream(self, batches: Sequence[np.ndarray], again: bool = False) -> Iterator[Tensor]:
+    def stream(self, batches: Sequence[np.ndarray]) -> Iterator[Tensor]:
         return map(self.rows, batches)
 
 
@@ -119,16 +83,15 @@ def bad_images(paths: Sequence[str], loader: Callable[[str], object], workers: i
         [('nowhere.png', "[Errno 2] No such file or directory: 'nowhere.png'")]
     """
 
-    def check(chunk: range) -> List[Tuple[str, str]]:
-        bad = []
-        for path in (paths[index] for index in chunk):
-            try:
-                loader(path)
-            except Exception as error:  # a foreign loader may raise anything
-                bad.append((path, str(error) or type(error).__name__))
-        return bad
+    def reason(index: int) -> Optional[str]:
+        try:
+            loader(paths[index])
+        except Exception as error:  # a foreign loader may raise anything
+            return str(error) or type(error).__name__
+        return None
 
-    return [found for bad in in_threads(check, len(paths), workers, "check") for found in bad]
+    reasons = in_chunks(reason, len(paths), workers, "check")
+    return [(path, why) for path, why in zip(paths, reasons) if why is not None]
 
 
 def without_images(dataset: ImageListLike, paths: Iterable[str]) -> ImageListLike:

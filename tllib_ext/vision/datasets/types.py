@@ -85,8 +85,5 @@ class PixelStore(Protocol):
     def rows(self, index: "Union[Sequence[int], np.ndarray]") -> "Tensor":
         """Some images, :math:`(N, R, R, 3)` uint8."""
 
-    def stream(self, batches: "Sequence[np.ndarray]", again: bool = False) -> "Iterator[Tensor]":
-        """:meth:`rows` of every batch in order; ``again`` announces that the same batches will be read again."""
-
-    def close(self) -> None:
-        """End processes that decode images."""
+    def stream(self, batches: "Sequence[np.ndarray]") -> "Iterator[Tensor]":
+        """:meth:`rows` of every batch in order."""

@@ -9,11 +9,12 @@ from draw_architecture import BEGIN, END, PAGE, between_children, edge_list, fin
 
 MODULES = module_imports()
 #: what every package may import
-COMMON = {"errors", "registry", "compat", "typing", "split", "images"}
+COMMON = {"errors", "registry", "compat", "typing", "split", "images", "columns"}
 #: leaf modules, below every package
 LEAVES = {
     "errors": set(),
     "typing": set(),
+    "columns": {"errors"},
     "distributed": set(),
     "registry": {"errors", "typing"},
     "compat": {"errors", "registry", "typing"},

@@ -15,12 +15,14 @@ from tllib_ext.report.run_files import RunFiles, read_run
 from tllib_ext.training import trainer
 from tllib_ext.training.build import build
 from tllib_ext.training.config import RunConfig
+from tllib_ext.training.saved_run import SavedRun, load_run
 from tllib_ext.typing import Record
+from tllib_ext.vision.image_inputs import ImageInputs
 
 __all__ = ["Run", "train"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Run:
     """A finished run.
 
@@ -37,6 +39,18 @@ class Run:
     results: Record
     report: Optional[OpenSetReport]
     method: Method
+
+    def __repr__(self) -> str:
+        os = self.results.get("os")
+        return f"Run({str(self.folder)!r}, {self.config.method}{'' if os is None else f', OS {os:.3f}'})"
+
+    def predict(self, images: ImageInputs) -> Predictions:
+        """Classify new images: files, a folder, PIL images or arrays; see :meth:`.SavedRun.predict`."""
+        return self._saved.predict(images)
+
+    @cached_property
+    def _saved(self) -> SavedRun:
+        return load_run(self.folder, next(self.method.parameters()).device)
 
     @cached_property
     def _files(self) -> RunFiles:

@@ -117,4 +117,4 @@ def test_real_backbones_take_a_step_are_saved_and_loaded(arch, image_root, tmp_p
     run = load_run(log)
     assert run.crop == 224
     pixels = np.asarray(Image.open(image_root / "photo" / "red" / "0.png").resize((run.resize, run.resize)))
-    assert np.isfinite(run.predict(torch.from_numpy(pixels.copy())[None]).probs).all()
+    assert np.isfinite(run.predict_pixels(torch.from_numpy(pixels.copy())[None]).probs).all()

@@ -10,11 +10,12 @@ A spreadsheet runs a cell that begins with ``= + - @``, tab, CR or LF as a formu
 
 import json
 from dataclasses import dataclass
-from typing import Any, Dict, Iterator, List, Optional, Sequence
+from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 
 import numpy as np
 
 from tllib_ext import io
+from tllib_ext.columns import Columns, class_names
 from tllib_ext.errors import UserError, closest
 from tllib_ext.evaluation.arrays import argmax, class_labels, integers, same_length, scores, to_numpy
 from tllib_ext.evaluation.further import further_metrics
@@ -22,7 +23,7 @@ from tllib_ext.evaluation.openset import OpenSetReport, evaluate
 from tllib_ext.split import LabelSplit
 from tllib_ext.typing import PathLike, Values
 
-__all__ = ["COLUMNS", "Predictions", "load_split", "read_predictions", "write_predictions"]
+__all__ = ["COLUMNS", "Predictions", "load_split", "make_predictions", "read_predictions", "write_predictions"]
 
 COLUMNS = ("index", "path", "label", "predicted", "score", "threshold", "top1", "p1", "top2", "p2", "top3", "p3")
 #: the columns that the metrics need
@@ -30,9 +31,9 @@ REQUIRED = ("index", "label", "predicted", "score", "top1")
 UNKNOWN = "unknown"
 
 
-@dataclass(frozen=True)
-class Predictions:
-    r"""The columns of a predictions file as arrays, class names as labels of the split.
+@dataclass(frozen=True, repr=False)
+class Predictions(Columns):
+    r"""The columns of a predictions file as arrays, class names as labels of the split; rows and tables have the names.
 
     Shape:
         - index, label, predicted: :math:`(N, )`, integers; ``label`` has a meaning only where ``labelled``
@@ -50,6 +51,18 @@ class Predictions:
     threshold: np.ndarray
     top: np.ndarray
     top_probs: np.ndarray
+    names: Tuple[str, ...] = ()
+
+    def columns(self) -> Dict[str, np.ndarray]:
+        """The columns of ``predictions.csv``, without the label if there is none."""
+        columns = {"index": self.index, "path": np.array(self.path, dtype=object)}
+        if self.labelled.any():
+            columns["label"] = class_names(np.where(self.labelled, self.label, len(self.names)), self.names)
+        columns.update(predicted=class_names(self.predicted, self.names), score=self.score, threshold=self.threshold)
+        for rank in range(self.top.shape[1]):
+            columns[f"top{rank + 1}"] = class_names(self.top[:, rank], self.names)
+            columns[f"p{rank + 1}"] = self.top_probs[:, rank]
+        return columns
 
     def evaluate(self, split: LabelSplit, threshold: Optional[float] = None) -> OpenSetReport:
         """Metrics of the labelled rows; with ``threshold``, of the predictions ``score > threshold`` instead."""
@@ -125,6 +138,25 @@ def write_predictions(
     io.write_rows(file, COLUMNS, lines())
 
 
+def make_predictions(prediction: Any, paths: Sequence[str], split: LabelSplit, threshold: Optional[float] = None) -> Predictions:
+    """What :func:`read_predictions` reads from a file of these predictions of N images without labels."""
+    probs, unknown = to_numpy(prediction.probs), to_numpy(prediction.unknown).astype(bool)
+    n = len(probs)
+    top = np.argsort(-probs, axis=1, kind="stable")[:, :3]
+    return Predictions(
+        index=np.arange(n),
+        path=list(paths),
+        label=np.full(n, len(split.label_names)),
+        labelled=np.zeros(n, dtype=bool),
+        predicted=np.where(unknown, split.unknown, top[:, 0]),
+        score=scores(prediction.score),
+        threshold=np.full(n, np.nan if threshold is None else threshold),
+        top=top,
+        top_probs=np.take_along_axis(probs, top, 1).astype(np.float64),
+        names=split.label_names,
+    )
+
+
 def read_predictions(file: PathLike, split: LabelSplit, only_metrics: bool = False) -> Predictions:
     """Read a predictions file; extra columns and the order of columns do not matter.
 
@@ -171,6 +203,7 @@ def read_predictions(file: PathLike, split: LabelSplit, only_metrics: bool = Fal
         threshold=columns.get("threshold", blank),
         top=np.stack([columns[f"top{rank}"] for rank in ranks], 1),
         top_probs=np.stack([columns.get(f"p{rank}", blank) for rank in ranks], 1),
+        names=split.label_names,
     )
 
 

@@ -7,10 +7,11 @@ files whose label was corrected.
 import shlex
 from dataclasses import dataclass
 from pathlib import Path, PurePath
-from typing import Any, Optional, Sequence
+from typing import Any, Dict, Optional, Sequence, Tuple
 
 import numpy as np
 
+from tllib_ext.columns import Columns, class_names
 from tllib_ext.errors import UserError
 from tllib_ext.evaluation.arrays import class_labels, same_length
 from tllib_ext.io import (
@@ -36,10 +37,12 @@ DOUBT = ("kind", "group")
 TRUTH = ("clean", "is_wrong")
 
 
-@dataclass(frozen=True)
-class Suspects:
-    """The columns of ``suspects.csv``; ``clean`` is None where the true labels are not known, ``kind`` and ``group`` where
-    there were no frozen features."""
+@dataclass(frozen=True, repr=False)
+class Suspects(Columns):
+    """The columns of ``suspects.csv``; classes are numbers, in rows and tables they have their names.
+
+    ``clean`` is None where the true labels are not known, ``kind`` and ``group`` where there were no frozen features.
+    """
 
     index: np.ndarray
     path: np.ndarray
@@ -53,6 +56,14 @@ class Suspects:
     clean: Optional[np.ndarray] = None
     kind: Optional[np.ndarray] = None
     group: Optional[np.ndarray] = None
+    names: Tuple[str, ...] = ()
+
+    def columns(self) -> Dict[str, np.ndarray]:
+        """The columns of ``suspects.csv``, without those that it does not have."""
+        columns = {name: getattr(self, name) for name in COLUMNS + DOUBT + TRUTH if getattr(self, name) is not None}
+        for name in columns.keys() & {"given", "suggested", "clean"}:
+            columns[name] = class_names(columns[name], self.names)
+        return columns
 
     @property
     def is_wrong(self) -> Optional[np.ndarray]:
@@ -147,4 +158,4 @@ def read_suspects(file: PathLike, split: LabelSplit) -> Suspects:
         file, {**kinds, "path": TEXT, "index": INTEGER, "visits": INTEGER, "kind": TEXT, "group": INTEGER}, COLUMNS
     )
     order = np.lexsort((columns["index"], -columns["suspicion"]))
-    return Suspects(**{name: column[order] for name, column in columns.items()})
+    return Suspects(**{name: column[order] for name, column in columns.items()}, names=split.label_names)

@@ -10,10 +10,11 @@ passes: memory is that of the features and of a few chunks. Labels are then rank
 """
 
 from dataclasses import dataclass
-from typing import Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Dict, Optional, Sequence, Tuple, cast
 
 import numpy as np
 
+from tllib_ext.columns import Columns
 from tllib_ext.errors import UserError
 from tllib_ext.labels.discriminative import Ridge, label_sums, tune_views
 from tllib_ext.labels.duplicates import near_duplicates
@@ -23,6 +24,9 @@ from tllib_ext.labels.encode import Labels, as_labels
 from tllib_ext.labels.result import LabelModel, make_model, noise_free_responsibilities
 from tllib_ext.labels.transition import FittedViews, checked, fit_labels
 from tllib_ext.typing import Values
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 __all__ = ["FINE", "KINDS", "LabelIssues", "find_label_issues", "judge_labels"]
 
@@ -34,9 +38,9 @@ _TIE = 0.01  # a label that is more probable by less is not suggested: without i
 _PROBE = 4000  # samples that choose temperatures and penalty above that
 
 
-@dataclass
-class LabelIssues:
-    r"""The result of :func:`find_label_issues`, in the order of the samples.
+@dataclass(repr=False)
+class LabelIssues(Columns):
+    r"""The result of :func:`find_label_issues`: one row per sample, in their order.
 
     Args:
         suspicion (numpy.ndarray): above 0 where the label is more likely wrong than right, :math:`(N,)`
@@ -51,6 +55,7 @@ class LabelIssues:
         model (LabelModel): of the samples it was fitted to; it has the rate and its interval
         pred_probs (numpy.ndarray or None): :math:`(N, K)` out-of-sample probabilities in the order of ``classes``, as
             cleanlab takes them; None above 20 million numbers
+        given (numpy.ndarray): the given labels, :math:`(N,)`
     """
 
     suspicion: np.ndarray
@@ -63,6 +68,16 @@ class LabelIssues:
     classes: np.ndarray
     model: LabelModel
     pred_probs: Optional[np.ndarray]
+    given: np.ndarray
+
+    def columns(self) -> Dict[str, np.ndarray]:
+        """The arrays with one value per sample, and the number of the sample."""
+        names = "given suspicion suggested corrected kind group probability p_given".split()
+        return {"index": np.arange(len(self.kind)), **{name: getattr(self, name) for name in names}}
+
+    def __repr__(self) -> str:
+        counts = ", ".join(f"{np.count_nonzero(self.kind == kind)} {kind}" for kind in KINDS)
+        return f"LabelIssues({len(self.kind)} labels of {len(self.classes)} classes: {counts})"
 
     def summary(self, names: Optional[Sequence[str]] = None) -> str:
         """A few lines for a log; classes by their ``names``, or by their labels."""
@@ -76,16 +91,21 @@ class LabelIssues:
         )
 
 
-def find_label_issues(features: Values, labels: Labels, seed: int = 0) -> LabelIssues:
-    r"""Find labels that look wrong; see the head of this file.
+def find_label_issues(
+    features: Optional[Values] = None, labels: Optional[Labels] = None, seed: int = 0, *, pred_probs: Optional[Values] = None
+) -> LabelIssues:
+    r"""Find labels that look wrong, in features or, as cleanlab does, in probabilities; see the head of this file.
 
     Args:
         features (numpy.ndarray or torch.Tensor): of a frozen backbone
         labels (array-like): given labels of any kind that can be sorted, some of them wrong
         seed (int, optional): of clusters, folds and projections. Default: 0
+        pred_probs (numpy.ndarray or torch.Tensor, optional): in place of ``features``, out-of-sample probabilities of any
+            classifier, columns in the order of the sorted labels. They stand alone: no model of noise, no near-duplicates,
+            labels are ranked and none is corrected
 
     Shape:
-        - features: :math:`(N, D)`, labels: :math:`(N,)`
+        - features: :math:`(N, D)`, labels: :math:`(N,)`, pred_probs: :math:`(N, K)`
 
     Examples::
 
@@ -97,7 +117,16 @@ def find_label_issues(features: Values, labels: Labels, seed: int = 0) -> LabelI
         >>> issues = find_label_issues(features, given)
         >>> sorted(np.argsort(-issues.suspicion)[:2].tolist()), issues.suggested[[3, 50]].tolist()
         ([3, 50], ['ant', 'bee'])
+        >>> find_label_issues(labels=["ant", "bee", "ant"], pred_probs=[[0.9, 0.1], [0.2, 0.8], [0.3, 0.7]])
+        LabelIssues(3 labels of 2 classes: 0 duplicate, 0 no class, 1 another class)
     """
+    if (features is None) == (pred_probs is None):
+        raise UserError("expected labels, and either features or pred_probs")
+    if labels is None:
+        raise UserError("find_label_issues has no labels: expected one per row")
+    if pred_probs is not None:
+        return _judge_probabilities(pred_probs, labels)
+    assert features is not None
     classes, y = np.unique(as_labels(labels, "labels"), return_inverse=True)
     x, y = checked(features, y.ravel(), len(classes))
     if len(classes) < 2:
@@ -150,7 +179,34 @@ def judge_labels(
         classes=classes,
         model=model,
         pred_probs=model.out_of_sample if dense else None,
+        given=classes[y],
     )
+
+
+def _judge_probabilities(pred_probs: Values, labels: Labels) -> LabelIssues:
+    """The second view alone: probabilities that the caller has."""
+    p = np.asarray(cast("Tensor", pred_probs).detach().cpu() if hasattr(pred_probs, "detach") else pred_probs, np.float32)
+    classes, y = np.unique(as_labels(labels, "labels"), return_inverse=True)
+    n, k = len(y), len(classes)
+    if p.ndim != 2 or len(p) != n or not n:
+        raise UserError(f"pred_probs has the shape {p.shape}, labels {n} rows: expected one row of probabilities per label")
+    if classes.dtype.kind in "iu" and classes[0] >= 0 and classes[-1] < p.shape[1]:  # class numbers, not all of them given
+        classes, y = np.arange(p.shape[1]), classes[y]
+    elif p.shape[1] != k:
+        raise UserError(f"pred_probs has {p.shape[1]} columns, labels have {k} classes: expected one column per class, sorted")
+    if not (np.isfinite(p).all() and p.min() >= 0 and np.allclose(p.sum(1), 1, atol=0.01)):
+        raise UserError("pred_probs: expected probabilities, rows of numbers in [0, 1] whose sum is 1")
+    p = p / p.sum(1, keepdims=True)
+    r, interval, known = noise_free_responsibilities(p, y)
+    model = make_model(r, y, np.arange(len(classes)), len(classes), None)
+    model.rate_interval, model.rate_known, model.out_of_sample = interval, known, p
+    own, place = p[np.arange(n), y].astype(np.float64), np.arange(n)
+    best = np.where(own >= p.max(1) - _TIE, y, p.argmax(1))
+    return LabelIssues(
+        suspicion=1 - 2 * own, suggested=classes[best], corrected=classes[y], kind=np.where(best != y, KINDS[-1], FINE),
+        group=np.full(n, -1), probability=p[place, best].astype(np.float64), p_given=own, classes=classes, model=model,
+        pred_probs=p, given=classes[y],
+    )  # fmt: skip
 
 
 def _unlike_all(nearest: np.ndarray, second: np.ndarray) -> np.ndarray:

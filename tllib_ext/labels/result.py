@@ -13,7 +13,7 @@ from tllib_ext.typing import Record
 __all__ = ["LabelModel", "all_classes", "noise_free_responsibilities", "make_model"]
 
 
-@dataclass
+@dataclass(repr=False)
 class LabelModel:
     r"""The result of :func:`estimate_labels`.
 
@@ -56,6 +56,10 @@ class LabelModel:
     rate_known: bool = True
     unnamed: List[int] = field(default_factory=list)
     out_of_sample: np.ndarray = field(default_factory=lambda: np.zeros((0, 0), dtype=np.float32))
+
+    def __repr__(self) -> str:
+        n, k = self.responsibilities.shape
+        return f"LabelModel({n} labels of {k} classes: {self.rate_text()})"
 
     @property
     def judgement(self) -> np.ndarray:

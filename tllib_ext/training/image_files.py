@@ -57,7 +57,7 @@ def predict_files(run: SavedRun, files: Sequence[str], workers: int = 2) -> Tupl
     parts: List[Any] = []
 
     def flush() -> None:
-        parts.append(run.predict(torch.from_numpy(np.stack(rows))))
+        parts.append(run.predict_pixels(torch.from_numpy(np.stack(rows))))
         rows.clear()
 
     with tqdm(total=len(files), unit="img", disable=None) as bar:

@@ -2,12 +2,14 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Dict, Optional, Sequence, Union, cast
+from typing import Any, Dict, List, Optional, Sequence, Union, cast
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from tllib_ext.errors import UserError
+from tllib_ext.evaluation.files import Predictions, make_predictions
 from tllib_ext.methods import METHODS
 from tllib_ext.methods.base import Method, Prediction
 from tllib_ext.modules.heads import FeatureBottleneck
@@ -15,6 +17,7 @@ from tllib_ext.split import LabelSplit
 from tllib_ext.training.checkpoint import load_method, load_model
 from tllib_ext.training.predict import prediction_of_arrays
 from tllib_ext.typing import Record
+from tllib_ext.vision.image_inputs import ImageInputs, batched_pixels
 from tllib_ext.vision.models.backbones import build_backbone
 from tllib_ext.vision.transforms import MEAN, STD, Augment
 
@@ -26,7 +29,7 @@ _FROZEN_BATCH, _BATCH = 64, 128
 _SIZES, _WIDEST = (8, 4096), 8192
 
 
-@dataclass
+@dataclass(repr=False)
 class SavedRun:
     """A trained method with everything between an image file and its answer.
 
@@ -49,11 +52,28 @@ class SavedRun:
     mean: Sequence[float] = MEAN
     std: Sequence[float] = STD
 
-    #: images to hand to :meth:`predict` at a time
+    #: images to hand to :meth:`predict_pixels` at a time
     batch = _BATCH
 
+    def __repr__(self) -> str:
+        classes, side = self.split.num_source, self.crop
+        return f"SavedRun({type(self.method).__name__}, {classes} classes, images of {side} pixels, {self.device})"
+
+    def predict(self, images: ImageInputs) -> Predictions:
+        """Classify images: one row each, ``for row in run.predict("photos"): print(row.path, row.predicted, row.score)``.
+
+        Args:
+            images: a file or a folder, a PIL image, uint8 pixels :math:`(H, W, 3)`, or a list of these
+        """
+        names: List[str] = []
+        parts: List[Prediction] = []
+        for chunk in batched_pixels(images, self.resize, self.batch):
+            names += chunk.names
+            parts.append(self.predict_pixels(torch.from_numpy(chunk.pixels)))
+        return make_predictions(prediction_of_arrays(map(np.concatenate, zip(*parts))), names, self.split, self.method.threshold)
+
     @torch.no_grad()
-    def predict(self, rows: Tensor) -> Prediction:
+    def predict_pixels(self, rows: Tensor) -> Prediction:
         """Predictions of images: :math:`(N, R, R, 3)` uint8 pixels, R = ``resize``; arrays on the CPU."""
         x = Augment(self.crop, mean=self.mean, std=self.std).centre(rows.to(self.device))
         if self.frozen is not None:

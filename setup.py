@@ -8,7 +8,7 @@ from setuptools import find_packages, setup
 HERE = Path(__file__).parent
 VERSION = re.search(r'^__version__ = "(.+)"$', (HERE / "tllib_ext/__init__.py").read_text(encoding="utf-8"), re.MULTILINE)
 TEST = ["pytest>=7.4", "hypothesis>=6.80", "pytest-xdist>=3.3", "pytest-cov>=5.0", "ruff>=0.6", "mypy>=1.11",
-        "tensorboard>=2.15", "nbclient>=0.10", "nbformat>=5.10", "ipykernel>=6.29"]  # fmt: skip
+        "tensorboard>=2.15", "nbclient>=0.10", "nbformat>=5.10", "ipykernel>=6.29", "pandas>=2.0"]  # fmt: skip
 
 setup(
     name="tllib_ext",

@@ -21,7 +21,7 @@ from tllib_ext.methods.posterior import estimated_target
 from tllib_ext.modules.heads import FeatureBottleneck
 from tllib_ext.split import LabelSplit
 from tllib_ext.target.diagnosis import MOST
-from tllib_ext.training.arrays import Rows, describe_scale, source_rows, take_labels
+from tllib_ext.training.arrays import Rows, check_parameters, describe_scale, split_rows
 from tllib_ext.training.checkpoint import load_method
 from tllib_ext.training.device import pick_device
 from tllib_ext.training.domain import Domain, Steps
@@ -125,7 +125,7 @@ class NoisyUniDA(ClassifierMixin, BaseEstimator):
         Shape:
             - X: :math:`(N, D)`, y and sample_domain: :math:`(N,)`, Xt: :math:`(N_t, D)`
         """
-        self._check_parameters()
+        check_parameters(**self.get_params(deep=False))
         xs, given, xt, rows = self._domains(X, y, Xt, sample_domain)
         self.classes_, labels = encode_labels(given, len(xs), self.unknown_label)
         if xt is not None:
@@ -197,21 +197,6 @@ class NoisyUniDA(ClassifierMixin, BaseEstimator):
         """:meth:`fit`, then :meth:`predict` of ``Xt``, or without it of ``X``."""
         return self.fit(X, y, Xt, sample_domain=sample_domain).predict(X if Xt is None else Xt)
 
-    def _check_parameters(self) -> None:
-        for name, least in (("steps", 1), ("batch_size", 2), ("bottleneck_dim", 1), ("seed", 0)):
-            value = getattr(self, name)
-            if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < least:
-                raise UserError(f"{name}={value!r}: expected a whole number, at least {least}")
-        for name in ("lr", "bottleneck_lr_mult"):
-            if not getattr(self, name) > 0:
-                raise UserError(f"{name}={getattr(self, name)!r}: expected a number above 0")
-        if self.noise_rate is not None and not 0 <= self.noise_rate < 1:
-            raise UserError(f"noise_rate={self.noise_rate!r}: expected a share in [0, 1), or None to estimate it")
-        if isinstance(self.unknown_label, bool) or not isinstance(self.unknown_label, (int, float, str, np.generic)):
-            raise UserError(f"unknown_label={self.unknown_label!r}: expected a number or a string, such as 'unknown'")
-        if not isinstance(self.hparams or {}, Mapping):
-            raise UserError(f"hparams={self.hparams!r}: expected a dict of hyper-parameters, such as {{'eta': 0.1}}")
-
     def _domains(
         self, X: ArrayLike, y: Labels, Xt: Optional[ArrayLike], sample_domain: Optional[ArrayLike]
     ) -> Tuple[np.ndarray, Labels, Optional[np.ndarray], np.ndarray]:
@@ -221,11 +206,7 @@ class NoisyUniDA(ClassifierMixin, BaseEstimator):
         x = self._rows(X, "X", reset=True, least=2)  # batch normalisation needs two rows
         if sample_domain is None:
             return x, y, None if Xt is None else self._rows(Xt, "Xt", least=2), np.arange(len(x))
-        source = source_rows(sample_domain, len(x))
-        for name, number in (("source", np.count_nonzero(source)), ("target", np.count_nonzero(~source))):
-            if number == 1:
-                raise UserError(f"sample_domain marks 1 {name} row: expected at least 2")
-        return x[source], take_labels(y, source), None if source.all() else x[~source], np.flatnonzero(source)
+        return split_rows(x, y, sample_domain)
 
     def _rows(self, X: ArrayLike, name: str, reset: bool = False, least: int = 1) -> np.ndarray:
         rows = check_array(X, dtype=np.float32, order="C", ensure_min_samples=least, estimator=self, input_name=name)

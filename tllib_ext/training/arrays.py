@@ -1,6 +1,6 @@
-"""Two domains as arrays: rows with a domain each, or one array for each domain; and features of different scale."""
+"""What the estimator checks before a fit: its parameters, the rows of both domains, features of different scale."""
 
-from typing import NamedTuple, Optional, Sequence
+from typing import Any, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -9,13 +9,32 @@ from sklearn.utils import check_array
 from tllib_ext.errors import UserError
 from tllib_ext.labels.encode import Labels
 
-__all__ = ["Rows", "describe_scale", "source_rows", "take_labels"]
+__all__ = ["Rows", "check_parameters", "describe_scale", "source_rows", "split_rows", "take_labels"]
 
 #: medians over the columns: of the factor between the standard deviations of both domains, and of the distance between
 #: their means in standard deviations of the source. Pairs of domains of Office-31, PACS and Transfer reach 1.8 and 1.0.
 _FACTOR, _SHIFT = 3.0, 2.0
 #: a column is standardised if its mean is 0 and its deviation is 1 up to this
 _STANDARD = 1e-2
+
+
+def check_parameters(**parameters: Any) -> None:
+    """Raise for a parameter of :class:`~tllib_ext.estimator.NoisyUniDA` that no fit can use."""
+    for name, least in (("steps", 1), ("batch_size", 2), ("bottleneck_dim", 1), ("seed", 0)):
+        value = parameters[name]
+        if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < least:
+            raise UserError(f"{name}={value!r}: expected a whole number, at least {least}")
+    for name in ("lr", "bottleneck_lr_mult"):
+        if not parameters[name] > 0:
+            raise UserError(f"{name}={parameters[name]!r}: expected a number above 0")
+    if parameters["noise_rate"] is not None and not 0 <= parameters["noise_rate"] < 1:
+        raise UserError(f"noise_rate={parameters['noise_rate']!r}: expected a share in [0, 1), or None to estimate it")
+    if isinstance(parameters["unknown_label"], bool) or not isinstance(
+        parameters["unknown_label"], (int, float, str, np.generic)
+    ):
+        raise UserError(f"unknown_label={parameters['unknown_label']!r}: expected a number or a string, such as 'unknown'")
+    if not isinstance(parameters["hparams"] or {}, Mapping):
+        raise UserError(f"hparams={parameters['hparams']!r}: expected a dict of hyper-parameters, such as {{'eta': 0.1}}")
 
 
 class Rows:
@@ -69,6 +88,15 @@ def take_labels(y: Labels, rows: np.ndarray) -> Labels:
     if isinstance(values, np.ndarray):
         return values[rows]
     return [value for value, taken in zip(values, rows) if taken]
+
+
+def split_rows(x: np.ndarray, y: Labels, sample_domain: ArrayLike) -> Tuple[np.ndarray, Labels, Optional[np.ndarray], np.ndarray]:
+    """Source features, their labels, target features or None, and the rows of ``x`` that are the source."""
+    source = source_rows(sample_domain, len(x))
+    for name, number in (("source", np.count_nonzero(source)), ("target", np.count_nonzero(~source))):
+        if number == 1:
+            raise UserError(f"sample_domain marks 1 {name} row: expected at least 2")
+    return x[source], take_labels(y, source), None if source.all() else x[~source], np.flatnonzero(source)
 
 
 class _Spread(NamedTuple):

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["main"]
 
-_USED = ("arch", "image_size", "batch_size", "precision", "checkpoint_activations", "device")
+_USED = ("arch", "train_from", "image_size", "batch_size", "precision", "checkpoint_activations", "device")
 
 
 def main(argv: Optional[Sequence[str]] = None, prog: str = "tllib-ext doctor") -> int:
@@ -53,7 +53,7 @@ def main(argv: Optional[Sequence[str]] = None, prog: str = "tllib-ext doctor") -
     timed = None
     if device.type != "cpu" or config.arch:
         timed = Workload(config.arch or "resnet50", config.image_size or 224, config.batch_size, 10, config.precision,
-                         config.checkpoint_activations)  # fmt: skip
+                         config.checkpoint_activations, config.train_from or "all")  # fmt: skip
     rows: List[Record] = []
     columns = ["method", "difference", "ms per step", *(["images/s", "memory"] if timed else []), ""]
     table = PrettyTable(columns, align="r")
@@ -113,7 +113,8 @@ def _advice(device: "torch.device", rows: Sequence[Record], timed: "Optional[Wor
     workers = f"-j {min(8, os.cpu_count() or 1)}"
     need = max((needed(RunConfig(method=row["method"]), "V100") for row in rows), key=lambda need: need.memory)
     if device.type != "cuda":
-        return [f"set: --freeze-backbone, or tllib-ext features once and -d features: minutes on a CPU; {workers}",
+        return [f"set: --train-from head, or tllib-ext features once and -d features: minutes on a CPU; {workers}",
+                "to train the last stage of a ResNet: --train-from layer4 (docs/training.md)",
                 f"a GPU for ResNet-50, 36 + 36 images, needs {need.memory:.1f} GB in fp32, {need.checkpointed:.1f} GB with "
                 "--checkpoint-activations"]  # fmt: skip
     total = torch.cuda.get_device_properties(device).total_memory / 1e9

@@ -15,10 +15,12 @@ from tllib_ext.methods import METHODS
 from tllib_ext.methods.context import Context
 from tllib_ext.methods.loss_history import LossHistory
 from tllib_ext.split import PRESETS, LabelSplit
+from tllib_ext.training.frozen import trained_part
 from tllib_ext.training.memory import checkpoint_activations
 from tllib_ext.training.meta import META, MetaPlayers, meta_batches
 from tllib_ext.typing import Record
 from tllib_ext.vision.models.backbones import build_backbone
+from tllib_ext.vision.models.stages import ALL
 
 __all__ = ["Budget", "Counter", "measure"]
 
@@ -104,7 +106,7 @@ class _Passes:
 
 def measure(
     method: str, arch: str = "resnet50", size: int = 224, batch: int = 36, checkpoint: bool = False,
-    split: LabelSplit = PRESETS["Office31"],
+    split: LabelSplit = PRESETS["Office31"], train_from: str = ALL,
 ) -> Budget:  # fmt: skip
     """Run a step from the middle of a run without data, in float32, and count.
 
@@ -114,12 +116,13 @@ def measure(
         batch (int): images per domain
         checkpoint (bool): with ``checkpoint_activations``
         split (LabelSplit): the label sets
+        train_from (str): the stage from which the backbone is trained; what is below it is computed before the first step
     """
     cls = METHODS.get(method)
     if cls.training_free:
         return Budget(0.0, 0.0, 0.0, 0.0, 0.0)
     with META:
-        backbone = build_backbone(arch, None)
+        backbone, shape = trained_part(build_backbone(arch, None), train_from, size)
     made = cls(backbone, split, cls.Hparams()).to(META).train()
     features = torch.randn(_IMAGES, made.features_dim, generator=torch.Generator().manual_seed(0))
     labels = np.arange(_IMAGES) % split.num_source
@@ -130,7 +133,7 @@ def measure(
     if checkpoint:
         checkpoint_activations(made.backbone)
     play, passes = MetaPlayers(made.players(), total_steps=_STEPS), _Passes(made.backbone)
-    source, target = meta_batches((3, size, size), batch)
+    source, target = meta_batches(shape, batch)
     play.begin(_STEP)
     with Counter() as counter:
         momentum = [state["momentum_buffer"] for optimiser in play.optimisers.values() for state in optimiser.state.values()]

@@ -2,20 +2,17 @@
 
 import hashlib
 import os
-import shutil
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Dict, List, Optional, Tuple, cast
+from typing import Any, List, Optional, Tuple, cast
 
-import numpy as np
 import torch
 from torch import nn
 from tqdm import tqdm
 
 from tllib_ext.distributed import gather_objects, rank, world_size
 from tllib_ext.errors import UserError, one_line
-from tllib_ext.io import cache_dir, file_lock
+from tllib_ext.io import cache_dir
 from tllib_ext.methods import METHODS
 from tllib_ext.methods.base import Method
 from tllib_ext.modules.heads import FeatureBottleneck
@@ -24,12 +21,11 @@ from tllib_ext.training.compile import compile_network
 from tllib_ext.training.config import RunConfig
 from tllib_ext.training.device import pick_device
 from tllib_ext.training.domain import Domain
+from tllib_ext.training.frozen import RAM_LIMIT, frozen_features, frozen_part, normalisation, room_for, use_frozen
 from tllib_ext.training.memory import accumulate, checkpoint_activations
-from tllib_ext.training.predict import features_of
 from tllib_ext.training.resolve import Resolved, open_run_data, parse_hparams
 from tllib_ext.typing import Record
 from tllib_ext.vision.datasets.builder import Data
-from tllib_ext.vision.datasets.cache import files_digest, read_cached, state_digest, write_cached
 from tllib_ext.vision.datasets.labels_file import GivenLabels
 from tllib_ext.vision.datasets.noisy import NoisyLabels, uses_features
 from tllib_ext.vision.datasets.open_set import long_tail
@@ -38,13 +34,11 @@ from tllib_ext.vision.datasets.sampling import ShuffledBatches
 from tllib_ext.vision.datasets.types import PixelStore
 from tllib_ext.vision.datasets.universal import UniversalView
 from tllib_ext.vision.models.backbones import build_backbone
-from tllib_ext.vision.models.inputs import check_image_size, image_input
-from tllib_ext.vision.transforms import MEAN, STD, Augment
+from tllib_ext.vision.models.inputs import check_image_size
+from tllib_ext.vision.models.stages import ALL, HEAD
+from tllib_ext.vision.transforms import Augment
 
 __all__ = ["RunParts", "build", "make_deterministic"]
-
-#: ``cache="auto"`` keeps decoded images in memory below the first size, on disk below the second.
-RAM_LIMIT, DISK_LIMIT = 1 << 30, 16 << 30
 
 
 @dataclass
@@ -78,7 +72,7 @@ class RunParts:
             "skipped_images": self.skipped_images,
             "source_name": self.data.source_name,
             "target_name": self.data.target_name,
-            "image": {"resize": self.data.resize, "crop": self.data.crop, "flip": self.data.flip, **_normalisation(self.config)},
+            "image": {"resize": self.data.resize, "crop": self.data.crop, "flip": self.data.flip, **normalisation(self.config)},
             "lists": {"source": _digest(self.noisy, self.config.root), "target": _digest(self.target.view, self.config.root)},
             "processes": world_size(),
             "in_features": _width(self.target),
@@ -86,7 +80,7 @@ class RunParts:
 
     def model_record(self) -> Record:
         """The part of it that ``model.safetensors`` needs to be used again."""
-        keys = ("method", "hparams", "split", "arch", "freeze_backbone", "bottleneck_dim", "bottleneck_norm", "image",
+        keys = ("method", "hparams", "split", "arch", "train_from", "bottleneck_dim", "bottleneck_norm", "image",
                 "in_features", "data")  # fmt: skip
         record = self.record()
         return {key: record[key] for key in keys}
@@ -137,7 +131,7 @@ def build(given: RunConfig) -> RunParts:
     method = METHODS.get(config.method)(backbone, data.split, parse_hparams(config)).to(device)
     if config.batch_norm == "global" and world_size() > 1:
         convert_sync_batchnorm(method)
-    _save_memory(config, method.backbone, trained=not data.is_features and frozen is None)
+    _save_memory(config, method.backbone, trained=not data.is_features and config.train_from != HEAD)
     alone = config.batch_size * (world_size() if config.batch_norm == "global" else 1) == 1
     if alone and not method.training_free and any(isinstance(module, nn.BatchNorm1d) for module in method.modules()):
         raise UserError("batch_size=1: batch normalisation needs at least two samples per batch: choose batch_size=2 or more")
@@ -145,9 +139,10 @@ def build(given: RunConfig) -> RunParts:
         compile_network(method.backbone, device, tqdm.write if rank() == 0 else str)
     held = None
     if kept_back is not None:
-        held = Domain(kept_back, device, *(() if data.is_features else _images(config, data, kept_back, 0)))
+        pixels, augment = (None, None) if data.is_features else _images(config, data, kept_back, 0)
+        held = Domain(kept_back, device, pixels, augment, train_augment=False)
         if frozen is not None:
-            held.use_features(torch.from_numpy(_frozen_features(config, data, held, frozen, data.source_name)))
+            use_frozen(config, data, [(held, f"{data.source_name}, held out")], frozen)
     return RunParts(given, config, data, noisy, source, target, method, frozen, device, skipped, held)
 
 
@@ -188,17 +183,17 @@ def _screen(config: RunConfig, data: Data) -> Tuple[Data, List[str]]:
 def _draw_noise(config: Resolved, data: Data, view: UniversalView, device: torch.device) -> NoisyLabels:
     """The labels of a file, or the noise of the configuration.
 
-    A noise that depends on features gets those of the frozen backbone, if there is one.
+    A noise that depends on features gets those of the backbone before training, if a part of that is frozen.
     """
     if config.labels is not None:
         return GivenLabels(view, config.labels, config.labels_column, config.rate)
     features = None
-    if config.freeze_backbone and not data.is_features and uses_features(config.noise):
+    if config.train_from not in (None, ALL) and uses_features(config.noise):
         torch.manual_seed(config.seed)  # random weights are those of the run
         backbone = build_backbone(str(config.arch), config.weights, config.download)
         frozen = backbone.to(device, memory_format=torch.channels_last).eval()  # type: ignore[call-overload]
         domain = Domain(view, device, *_images(config, data, view, 0))
-        features = _frozen_features(config, data, domain, frozen, data.source_name)
+        features = frozen_features(config, data, domain, frozen, data.source_name)
     options = config.noise_options
     return NoisyLabels(view, config.noise, config.rate, config.noise_seed, config.noise_mode, options, features)
 
@@ -218,42 +213,19 @@ def _inputs(config: RunConfig, data: Data, noisy: NoisyLabels, target_view: Univ
     source = Domain(noisy, device, pixels, augment, show_labels=True)
     pixels, augment = _images(config, data, target_view, 1)
     target = Domain(target_view, device, pixels, augment, train_augment=config.target_aug == "train")
-    if not config.freeze_backbone:
+    if config.train_from == ALL:
         backbone.lr_mult = config.lr_mult_backbone  # type: ignore[assignment]
         return source, target, backbone, None
-    frozen = backbone.to(device).eval().requires_grad_(False)
-    for domain, name in ((source, data.source_name), (target, data.target_name)):
-        domain.use_features(torch.from_numpy(_frozen_features(config, data, domain, frozen, name)))
-    return source, target, _bottleneck(cast(int, frozen.out_features), config), frozen
+    frozen, trained = frozen_part(backbone.to(device), str(config.train_from), data.crop)
+    use_frozen(config, data, [(source, data.source_name), (target, data.target_name)], frozen)
+    if trained is None:
+        return source, target, _bottleneck(cast(int, backbone.out_features), config), frozen
+    trained.lr_mult = config.lr_mult_backbone  # type: ignore[assignment]
+    return source, target, trained, frozen
 
 
 def _bottleneck(width: int, config: RunConfig) -> FeatureBottleneck:
     return FeatureBottleneck(width, config.bottleneck_dim, config.bottleneck_norm, config.bottleneck_lr_mult)
-
-
-def _frozen_features(config: RunConfig, data: Data, domain: Domain, frozen: nn.Module, name: str) -> np.ndarray:
-    folder = cache_dir() / "features"
-    contents = files_digest(domain.view.paths, folder, config.workers)
-    key = f"features 2 {config.arch} {state_digest(frozen)} {data.resize} {data.crop} {contents}{_normalisation(config) or ''}"
-    return _extract(folder, key, frozen, domain, f"features of {name}")
-
-
-def _extract(folder: Path, key: str, frozen: nn.Module, domain: Domain, title: str) -> np.ndarray:
-    features = read_cached(folder, key)
-    # Without a lock: the cache may be on a read-only disk.
-    if all(gather_objects(features is not None)) and features is not None:
-        return features
-    name = hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()[:32]
-    # The first of another run's processes that need the same features makes them, the others wait and find them.
-    with file_lock(cache_dir() / "locks" / name) if rank() == 0 else nullcontext():
-        gather_objects(None)
-        features = read_cached(folder, key)
-        # Extraction is shared out among the processes: all take part, even if some of them have the file.
-        if not all(gather_objects(features is not None)) or features is None:
-            features = features_of(frozen, domain, 64, title).numpy()
-            if rank() == 0:
-                write_cached(folder, key, features)
-    return features
 
 
 def _images(config: RunConfig, data: Data, view: Any, number: int) -> Tuple[PixelStore, Augment]:
@@ -261,21 +233,16 @@ def _images(config: RunConfig, data: Data, view: Any, number: int) -> Tuple[Pixe
     mode = _cache_mode(config, (len(data.source) + len(data.target)) * data.resize**2 * 3, folder)
     name = (data.source_name, data.target_name)[number]
     pixels = open_pixels(view, data.resize, mode, config.workers, f"decode {name}", folder)
-    return pixels, Augment(data.crop, data.flip, config.seed, number, **_normalisation(config))
-
-
-def _normalisation(config: RunConfig) -> Dict[str, Tuple[float, ...]]:
-    """Mean and standard deviation of the channels where they are not ImageNet's, which earlier releases always used."""
-    found = image_input(config.arch)
-    return {} if (found.mean, found.std) == (MEAN, STD) else {"mean": found.mean, "std": found.std}
+    return pixels, Augment(data.crop, data.flip, config.seed, number, **normalisation(config))
 
 
 def _cache_mode(config: RunConfig, size: int, folder: Path) -> str:
+    if config.train_from not in (HEAD, ALL):  # what the frozen part makes of them is kept
+        return "off"
     if config.cache != "auto":
         return config.cache
-    if config.freeze_backbone:  # every image is looked at once
+    if config.train_from == HEAD:  # every image is looked at once
         return "off"
     if size < RAM_LIMIT and world_size() == 1:
         return "ram"
-    place = next(parent for parent in (folder, *folder.parents) if parent.exists())
-    return "disk" if size < min(DISK_LIMIT, shutil.disk_usage(place).free // 4) else "off"
+    return "disk" if room_for(size, folder) else "off"

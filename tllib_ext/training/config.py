@@ -183,8 +183,17 @@ class RunConfig(SettingsRecord):
     )
     weights: str = _backbone("default", TEXT, "default (pretrained), none, or a state-dict file", metavar="W")
     scratch: bool = _backbone(False, FLAG, "train from random weights, same as --weights none")
-    freeze_backbone: bool = _backbone(
-        False, FLAG, "extract features once, keep them on disk, train a bottleneck on top: minutes on a laptop", basic=True
+    train_from: Optional[str] = _backbone(
+        None,
+        TEXT,
+        "first stage that is trained, e.g. layer4 of a ResNet: what is below it is computed once and kept on disk;\n"
+        "head: a bottleneck on frozen features, minutes on a laptop; all: the whole backbone (default)",
+        metavar="STAGE",
+        basic=True,
+    )
+    freeze_backbone: bool = _backbone(False, FLAG, "the same as --train-from head", basic=True)
+    views: int = _backbone(
+        1, COUNT, "views of each image kept below such a stage: the centre, it flipped, then fixed random crops", metavar="N"
     )
     bottleneck_dim: int = _backbone(512, COUNT, "width of that bottleneck", metavar="N")
     bottleneck_norm: str = _backbone("batch", choice("batch", "none"), "normalisation of that bottleneck")

@@ -1,11 +1,12 @@
 """Ten real steps of a method on a device, beside the same steps on the CPU: does it run, does it agree, how fast is it?"""
 
+import math
 import time
 import traceback
 import warnings
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
-from typing import List, Optional
+from typing import List, Optional, Sequence
 
 import numpy as np
 import torch
@@ -16,11 +17,13 @@ from tllib_ext.methods.base import Batch, Method
 from tllib_ext.methods.context import Context
 from tllib_ext.methods.loss_history import LossHistory
 from tllib_ext.split import LabelSplit
+from tllib_ext.training.frozen import trained_part
 from tllib_ext.training.memory import checkpoint_activations
 from tllib_ext.training.players import SGDPlayers
 from tllib_ext.training.precision import Precision
 from tllib_ext.typing import Record
 from tllib_ext.vision.models.backbones import build_backbone
+from tllib_ext.vision.models.stages import ALL
 
 __all__ = ["TOLERANCE", "Workload", "Examined", "examine"]
 
@@ -32,7 +35,10 @@ _IMAGES = 60
 
 @dataclass(frozen=True)
 class Workload:
-    """What is run: backbone with random weights (``small_cnn``: its own), side of the images, images per domain, steps."""
+    """What is run: backbone with random weights (``small_cnn``: its own), side of the images, images per domain, steps, …
+
+    and ``train_from``, the first stage of the backbone that is trained.
+    """
 
     arch: str = "small_cnn"
     size: int = 32
@@ -40,6 +46,7 @@ class Workload:
     steps: int = 10
     precision: str = "fp32"
     checkpoint: bool = False
+    train_from: str = ALL
 
 
 @dataclass
@@ -108,13 +115,14 @@ def _train(name: str, device: torch.device, workload: Workload) -> _Trace:
     torch.manual_seed(0)
     cls, g = METHODS.get(name), torch.Generator().manual_seed(1)
     weights = "default" if workload.arch == "small_cnn" else None
-    method = cls(build_backbone(workload.arch, weights), _SPLIT, cls.Hparams()).to(device)
+    network, shape = trained_part(build_backbone(workload.arch, weights), workload.train_from, workload.size)
+    method = cls(network, _SPLIT, cls.Hparams()).to(device)
     for module in method.modules():
         if isinstance(module, nn.Dropout):
             module.p = 0.0  # two devices draw different numbers
     patterns = 2 * torch.randn(_SPLIT.num_source, 3, 4, 4, generator=g)
     labels = torch.arange(_IMAGES) % _SPLIT.num_source
-    x_s, x_t = (_pictures(patterns[labels], workload.size, g).to(device) for _ in range(2))
+    x_s, x_t = (_inputs(patterns[labels], shape, g).to(device) for _ in range(2))
     method.eval()
     features = [torch.cat([_features(method, part) for part in x.split(12)]) for x in (x_s, x_t)]
     method.audit = LossHistory(_IMAGES, _SPLIT.num_source, device)
@@ -145,8 +153,13 @@ def _train(name: str, device: torch.device, workload: Workload) -> _Trace:
     return _Trace([float(loss) for loss in losses], probs.float().cpu().numpy(), seconds, memory)
 
 
-def _pictures(patterns: Tensor, size: int, g: torch.Generator) -> Tensor:
-    large = nn.functional.interpolate(patterns, size=(size, size))
+def _inputs(patterns: Tensor, shape: Sequence[int], g: torch.Generator) -> Tensor:
+    """Noisy images of each pattern, or whatever else a network with frozen parts below it takes."""
+    if len(shape) == 3 and shape[0] == patterns.shape[1]:
+        large = nn.functional.interpolate(patterns, size=shape[1:])
+    else:
+        large = patterns.flatten(1).repeat(1, -(-math.prod(shape) // patterns[0].numel()))
+        large = large[:, : math.prod(shape)].view(-1, *shape)
     return large + 0.5 * torch.randn(large.shape, generator=g)
 
 

@@ -1,12 +1,13 @@
 """One domain as the loop sees it: batches for training, and everything once in list order."""
 
-from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple, cast
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple, cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from tllib_ext.methods.base import Batch
+from tllib_ext.vision.datasets.maps import StoredMaps
 from tllib_ext.vision.datasets.types import PixelStore
 from tllib_ext.vision.transforms import Augment
 
@@ -62,6 +63,8 @@ class Domain:
         self.features: Optional[Tensor] = None
         if pixels is None:
             self.features = torch.from_numpy(view.features).to(device)
+        self._below: Optional[Callable[[Tensor], Tensor]] = None
+        self._views, self._maps = 1, cast(Optional[StoredMaps], None)
         self._orders: Dict[Tuple[int, int, int], List[np.ndarray]] = {}
         self._labels = torch.from_numpy(view.targets).to(device) if show_labels else None
 
@@ -72,6 +75,16 @@ class Domain:
         """From now on the inputs are these frozen features, in list order."""
         self.features = features.to(self.device)
 
+    def use_maps(self, below: Callable[[Tensor], Tensor], views: int, stored: Optional[StoredMaps] = None) -> None:
+        """From now on the inputs are what a frozen network makes of ``views`` fixed views of the images.
+
+        Args:
+            below (callable): images to float16 maps
+            views (int): a training batch has one of them for each image; everything else sees the first, the centre
+            stored (StoredMaps, optional): its results; computed for every batch where they are not stored
+        """
+        self._below, self._views, self._maps = below, views, stored
+
     def use_labels(self, labels: np.ndarray) -> None:
         """From now on training batches carry these labels, in list order."""
         self._labels = torch.from_numpy(labels).to(self.device)
@@ -79,18 +92,31 @@ class Domain:
     def train_batches(self, steps: Steps) -> Iterator[Batch]:
         """The training batches of ``steps``, one after the other."""
         stream: Optional[Iterator[Tensor]] = None
-        if self.features is None:
-            pixels, augment = self.images()
+        if self.features is None and self._maps is None:
+            pixels, _ = self.images()
             stream = ahead(pixels.stream(cast(Sequence[np.ndarray], steps)), self.device)
         for position in range(len(steps)):
-            chosen = steps[position]
+            chosen, step = steps[position], steps.start + position
             index = torch.from_numpy(chosen).to(self.device, non_blocking=True)
             if self.features is not None:
                 x = self.features[index]
+            elif self._below is not None:
+                x = self._frozen(None if stream is None else next(stream), chosen, step)
             elif stream is not None:
-                rows = next(stream)
-                x = augment(rows, steps.start + position, chosen) if self.train_augment else augment.centre(rows)
+                augment, rows = self.images()[1], next(stream)
+                x = augment(rows, step, chosen) if self.train_augment else augment.centre(rows)
             yield Batch(x, None if self._labels is None else self._labels[index], index)
+
+    def _frozen(self, rows: Optional[Tensor], chosen: np.ndarray, step: Optional[int] = None) -> Tensor:
+        """What the frozen network makes of some images in the view of a step, without a step in the first one."""
+        assert self._below is not None
+        augment, views = self.images()[1], np.zeros(len(chosen), dtype=np.int64)
+        if step is not None and self._views > 1:
+            views = augment.pick(self._views, step, chosen)
+        if self._maps is not None:
+            return self._maps.rows(chosen, views).to(self.device)
+        assert rows is not None
+        return self._below(augment.view(rows, views, chosen)).float()
 
     def images(self) -> Tuple[PixelStore, Augment]:
         """The pixels and their augmentation, of a domain of images."""
@@ -103,13 +129,19 @@ class Domain:
         if (batch, rank, world) not in self._orders:
             mine = np.array_split(np.arange(len(self)), world)[rank]
             self._orders[batch, rank, world] = [mine[start : start + batch] for start in range(0, len(mine), batch)]
-        chunks = self._orders[batch, rank, world]
+        yield from self.read(self._orders[batch, rank, world])
+
+    def read(self, chunks: Sequence[np.ndarray]) -> Iterator[Tuple[np.ndarray, Tensor]]:
+        """Lists of indices and their inputs, without augmentation."""
         if self.features is not None:
             yield from ((chunk, self.features[torch.from_numpy(chunk).to(self.device)]) for chunk in chunks)
             return
+        if self._maps is not None:
+            yield from ((chunk, self._frozen(None, chunk)) for chunk in chunks)
+            return
         pixels, augment = self.images()
         for chunk, rows in zip(chunks, ahead(pixels.stream(chunks), self.device)):
-            yield chunk, augment.centre(rows)
+            yield chunk, augment.centre(rows) if self._below is None else self._frozen(rows, chunk)
 
 
 def ahead(rows: Iterator[Tensor], device: torch.device) -> Iterator[Tensor]:

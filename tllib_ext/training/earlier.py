@@ -31,4 +31,6 @@ def upgrade(record: Mapping[str, Any]) -> Record:
         record["preset"] = "default"
     if record.get("batch_norm", "") is None:  # one process: both kinds are the same
         record["batch_norm"] = "global"
+    if "freeze_backbone" in record and record.get("arch"):
+        record.setdefault("train_from", "head" if record["freeze_backbone"] else "all")
     return record

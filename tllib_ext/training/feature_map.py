@@ -28,17 +28,8 @@ class Subset:
 
     def in_order(self, batch: int, rank: int = 0, world: int = 1) -> Iterator[Tuple[np.ndarray, Tensor]]:
         """Indices and inputs of this process's share, without augmentation."""
-        import torch
-
-        domain, mine = self.domain, np.array_split(self.index, world)[rank]
-        chunks = [mine[start : start + batch] for start in range(0, len(mine), batch)]
-        if domain.features is not None:
-            for chunk in chunks:
-                yield chunk, domain.features[torch.from_numpy(chunk).to(domain.device)]
-        else:
-            pixels, augment = domain.images()
-            for chunk, rows in zip(chunks, pixels.stream(chunks)):
-                yield chunk, augment.centre(rows.to(domain.device, non_blocking=True))
+        mine = np.array_split(self.index, world)[rank]
+        yield from self.domain.read([mine[start : start + batch] for start in range(0, len(mine), batch)])
 
 
 def choose(size: int, limit: int, seed: int) -> np.ndarray:

@@ -68,15 +68,21 @@ def resolve(config: RunConfig, data: Optional[Data] = None) -> Resolved:
     hparams = parse_hparams(config)
     data = data if data is not None else open_run_data(config)
     glyphs, is_features = data.name == "Glyphs", data.is_features
-    if is_features and (config.freeze_backbone or config.arch or config.image_size):
-        raise UserError("data='features' has no backbone and no images: leave out arch, freeze_backbone and image_size")
+    if is_features and (config.freeze_backbone or config.train_from or config.arch or config.image_size):
+        raise UserError("data='features' has no backbone and no images: leave out arch, train_from and image_size")
+    if config.freeze_backbone and config.train_from not in (None, "head"):
+        raise UserError(f"train_from={config.train_from!r}: freeze_backbone is train_from='head'; leave one of them out")
+    train_from = None if is_features else config.train_from or ("head" if config.freeze_backbone else "all")
+    if config.views > 1 and train_from in (None, "head", "all"):
+        raise UserError(f"views={config.views}: views are kept below a stage of the backbone; give train_from, e.g. layer4")
     if config.labels is not None and config.noise not in (None, "none"):
         raise UserError(f"labels={config.labels!r} are used as they are: leave out noise={config.noise!r}")
     if config.labels_column is not None and config.labels is None:
         raise UserError(f"labels_column={config.labels_column!r}: give the file with it (labels)")
     if config.labels_by != "given" and METHODS.get(config.method).estimates_labels:
         raise UserError(f"labels_by={config.labels_by!r}: {config.method} estimates the labels itself; leave out labels_by")
-    steps = config.steps or (300 if glyphs else 1000 if is_features or config.freeze_backbone else 5001)
+    by_stage = {None: 1000, "head": 1000, "all": 5001}
+    steps = config.steps or (300 if glyphs else by_stage.get(train_from, 100))
     if METHODS.get(config.method).training_free:
         if config.steps not in (None, 1):  # 1 is what a resolved configuration holds
             raise UserError(f"steps={config.steps}: {config.method} is not trained; leave out steps")
@@ -95,6 +101,8 @@ def resolve(config: RunConfig, data: Optional[Data] = None) -> Resolved:
         hparams=asdict(hparams),
         arch=None if is_features else config.arch or ("small_cnn" if glyphs else "resnet50"),
         weights="none" if config.scratch and not is_features else config.weights,
+        train_from=train_from,
+        freeze_backbone=train_from == "head",
         steps=steps,
         # One process has all samples of a batch: both kinds are the same.
         batch_norm=config.batch_norm if world_size() > 1 else "global",

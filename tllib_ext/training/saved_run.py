@@ -15,16 +15,18 @@ from tllib_ext.methods.base import Method, Prediction
 from tllib_ext.modules.heads import FeatureBottleneck
 from tllib_ext.split import LabelSplit
 from tllib_ext.training.checkpoint import load_method, load_model
+from tllib_ext.training.frozen import FROZEN_BATCH, frozen_part
 from tllib_ext.training.predict import prediction_of_arrays
 from tllib_ext.typing import Record
 from tllib_ext.vision.image_inputs import ImageInputs, batched_pixels
 from tllib_ext.vision.models.backbones import build_backbone
+from tllib_ext.vision.models.stages import ALL
 from tllib_ext.vision.transforms import MEAN, STD, Augment
 
 __all__ = ["SavedRun", "load_run"]
 
-#: images per forward of a frozen backbone and of the method, as in a run: the same sums in the same order.
-_FROZEN_BATCH, _BATCH = 64, 128
+#: images per forward of the method, as in a run: the same sums in the same order.
+_BATCH = 128
 #: sides of images, and width of layers or number of heads, that a model file may ask for: it must not take all memory
 _SIZES, _WIDEST = (8, 4096), 8192
 
@@ -35,7 +37,7 @@ class SavedRun:
 
     Args:
         method (Method): in evaluation mode
-        frozen (torch.nn.Module, optional): the backbone under it, where that was frozen
+        frozen (torch.nn.Module, optional): the frozen backbone, or part of it, under the method
         split (LabelSplit): names of the classes
         resize (int): images are decoded to squares of this side
         crop (int): of which the network sees the centre
@@ -77,7 +79,7 @@ class SavedRun:
         """Predictions of images: :math:`(N, R, R, 3)` uint8 pixels, R = ``resize``; arrays on the CPU."""
         x = Augment(self.crop, mean=self.mean, std=self.std).centre(rows.to(self.device))
         if self.frozen is not None:
-            x = torch.cat([self.frozen(part).float() for part in x.split(_FROZEN_BATCH)])
+            x = torch.cat([self.frozen(part).float() for part in x.split(FROZEN_BATCH)])
         return prediction_of_arrays(value.cpu().numpy() for value in self.method.predict(x))
 
 
@@ -104,7 +106,7 @@ def load_run(folder: Union[str, Path], device: Union[str, torch.device] = "cpu")
         for name, count in counts.items():
             if type(count) is int and count > _WIDEST:
                 raise ValueError(f"{name}={count}: expected at most {_WIDEST}")
-        backbone, frozen = _networks(metadata, frozen_tensors, folder)
+        backbone, frozen = _networks(metadata, frozen_tensors, crop, folder)
         cls = METHODS.get(metadata["method"], import_paths=False)
         method = cls(backbone, split, cls.Hparams.parse(metadata["hparams"]))
     except UserError:
@@ -117,17 +119,20 @@ def load_run(folder: Union[str, Path], device: Union[str, torch.device] = "cpu")
     return SavedRun(method, frozen, split, resize, crop, device, image.get("mean", MEAN), image.get("std", STD))
 
 
-def _networks(metadata: Record, frozen_tensors: Dict[str, Tensor], folder: Path) -> Any:
-    """What the method trained, and the frozen backbone under it or None."""
-    backbone = build_backbone(metadata["arch"], None)
+def _networks(metadata: Record, frozen_tensors: Dict[str, Tensor], crop: int, folder: Path) -> Any:
+    """What the method trained, and the frozen part of the backbone under it or None."""
+    backbone, stage = build_backbone(metadata["arch"], None), metadata["train_from"]
     backbone.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    if not metadata["freeze_backbone"]:
+    if stage == ALL:
         return backbone, None
+    frozen, trained = frozen_part(backbone, str(stage), crop)
     try:
-        backbone.load_state_dict(frozen_tensors)
+        frozen.load_state_dict(frozen_tensors)
     except RuntimeError as error:
         reason = str(error).splitlines()[-1].strip()
         raise UserError(f"the frozen backbone in {folder} does not fit {metadata['arch']}: {reason}") from None
+    if trained is not None:
+        return trained, frozen
     return FeatureBottleneck(
         cast(int, backbone.out_features), metadata["bottleneck_dim"], metadata.get("bottleneck_norm", "batch")
-    ), backbone
+    ), frozen

@@ -272,7 +272,8 @@ class _Training:
         """``results.json``: the last evaluation, flat; the best one on target labels only under the name oracle."""
         config, noisy = self.config, self.parts.noisy
         keys = ("method", "preset", "labels_by", "data", "source", "target", "split", "noise", "rate", "noise_mode", "noise_seed",
-                "seed", "steps", "batch_size", "lr", "arch", "freeze_backbone", "bottleneck_lr_mult", "precision")  # fmt: skip
+                "seed", "steps", "batch_size", "lr", "arch", "train_from", "freeze_backbone", "bottleneck_lr_mult",
+                "precision")  # fmt: skip
         results = {key: getattr(config, key) for key in keys}
         results["split"] = str(config.split)
         results.update(noisy.record())

@@ -66,10 +66,19 @@ class Augment:
 
     def choices(self, slack: int, step: int, index: np.ndarray) -> Tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Top, left and whether to flip, for every image of a batch."""
+        return self._places(slack, self._numbers(self.seed, step, index))
+
+    def pick(self, views: int, step: int, index: np.ndarray) -> np.ndarray:
+        """Which of ``views`` fixed views each image of a batch shows in a step."""
+        return ((self._numbers(self.seed, step, index) >> np.uint64(48)) % np.uint64(views)).astype(np.int64)
+
+    def _numbers(self, seed: int, step: int, index: np.ndarray) -> np.ndarray:
         with np.errstate(over="ignore"):
-            base = _mix(np.uint64(self.seed) * np.uint64(4) + np.uint64(self.domain) + np.uint64(1))
+            base = _mix(np.uint64(seed) * np.uint64(4) + np.uint64(self.domain) + np.uint64(1))
             base = _mix(base ^ np.uint64(step) * np.uint64(0x9E3779B97F4A7C15))
-            numbers = _mix(base ^ (index.astype(np.uint64) + np.uint64(1)) * np.uint64(0xD1B54A32D192ED03))
+            return _mix(base ^ (index.astype(np.uint64) + np.uint64(1)) * np.uint64(0xD1B54A32D192ED03))
+
+    def _places(self, slack: int, numbers: np.ndarray) -> Tuple[np.ndarray, np.ndarray, np.ndarray]:
         top = (numbers & np.uint64(0xFFFFFF)) % np.uint64(slack + 1)
         left = ((numbers >> np.uint64(24)) & np.uint64(0xFFFFFF)) % np.uint64(slack + 1)
         flip = (numbers >> np.uint64(63)).astype(bool) & self.flip
@@ -78,6 +87,19 @@ class Augment:
     def __call__(self, rows: Tensor, step: int, index: np.ndarray) -> Tensor:
         crop = self._cut if rows.device.type == "cpu" else self._gather
         return self._normalise(crop(rows, *self.choices(rows.shape[1] - self.crop, step, np.asarray(index))))
+
+    def view(self, rows: Tensor, number: np.ndarray, index: np.ndarray) -> Tensor:
+        """Fixed views, of a number for each image: 0 is the centre, 1 the centre flipped, any other a crop of its own.
+
+        They do not depend on the run's seed.
+        """
+        slack = rows.shape[1] - self.crop
+        crops = [self._places(slack, self._numbers(0, int(n), np.asarray([i]))) for n, i in zip(number, index)]
+        top, left, flip = (np.concatenate(column) for column in zip(*crops))
+        centred = np.asarray(number) < 2
+        top[centred] = left[centred] = slack // 2
+        flip[centred] = (np.asarray(number)[centred] == 1) & self.flip
+        return self._normalise((self._cut if rows.device.type == "cpu" else self._gather)(rows, top, left, flip))
 
     def _cut(self, rows: Tensor, top: np.ndarray, left: np.ndarray, flip: np.ndarray) -> Tensor:
         """Image by image: on a CPU, copying lines of pixels is many times faster than gathering single ones."""

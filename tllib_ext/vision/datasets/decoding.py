@@ -45,7 +45,8 @@ def work_ahead(work: Callable[[U], T], items: Sequence[U], threads: int) -> Iter
     ended = Event()  # what is still in the queue then comes after the error
 
     def serve() -> None:
-        while (task := tasks.get()) is not None and not ended.is_set():
+        # looked at before a task is taken: one that was taken and dropped would leave the consumer waiting for it
+        while not ended.is_set() and (task := tasks.get()) is not None:
             item, future = task
             try:
                 future.set_result(work(item))

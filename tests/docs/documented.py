@@ -32,7 +32,9 @@ def commands():
             line = " ".join(line.split())
             if not _PLACEHOLDER.search(line) and not re.fullmatch(r"tllib-ext \w+", line):  # the name of a command
                 found.setdefault(line, page.relative_to(ROOT))
-    for file in sorted([*(ROOT / "tllib_ext" / "cli").glob("*.py"), *(ROOT / "examples").glob("*.py")]):
+    package = ROOT / "tllib_ext"
+    launcher = package / "tllib" / "__main__.py"
+    for file in sorted([*(package / "cli").glob("*.py"), launcher, *(ROOT / "examples").glob("*.py")]):
         text = (ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or "").replace("{prog}", f"tllib-ext {file.stem}")
         for line in examples(text):
             found.setdefault(line, file.relative_to(ROOT))

@@ -27,9 +27,12 @@ ELSEWHERE = {
     "python examples/noisy_unida.py -m smoothing --list-hp": "test_new_method.py follows CONTRIBUTING.md",
     "python examples/toy.py": "test_toy.py runs the whole script",
     "python examples/toy.py --out toy.png --seed 3": "test_toy.py runs the whole script",
-    "python -m tllib_ext.tllib PATH/dann.py data/office31 -d Office31 -s A -t D -a resnet18 --scratch": "test_tllib_launcher.py",
+    "python -m tllib_ext.tllib PATH/dann.py data/office31 -d Office31 -s A -t D -a resnet18 --scratch": "bridge/test_launcher.py",
     "python -m tllib_ext.tllib Transfer-Learning-Library/examples/domain_adaptation/image_classification/dann.py "
-    "data/office31 -d Office31 -s A -t D -a resnet18 --scratch --epochs 1": "test_tllib_launcher.py",
+    "data/office31 -d Office31 -s A -t D -a resnet18 --scratch --epochs 1": "bridge/test_launcher.py",
+    "python -m tllib_ext.tllib --noise pair --rate 0.2 --universal "
+    "Transfer-Learning-Library/examples/domain_adaptation/image_classification/dann.py "
+    "data/office31 -d Office31 -s A -t D -a resnet18 --scratch --epochs 1": "bridge/test_launcher.py",
     "python examples/plain_tllib_loop.py data/office31 -d Office31 -s A -t D --noise pair --rate 0.2 -a resnet50 --scratch":
         "test_plain_tllib_loop.py",
     "python examples/pretrain_small_cnn.py --out small_cnn.safetensors": "hours; test_glyphs.py looks at its result",

@@ -331,6 +331,9 @@ EXAMPLES = {
 }
 
 
+EXAMPLES["image_classification/dann.py"] = EXAMPLES["image_classification/erm.py"]
+
+
 def write_standin(root):
     """The stand-in and its scripts below ``root``, as a checkout of tllib has them."""
     files = {**TLLIB, **{f"examples/domain_adaptation/{name}": text for name, text in EXAMPLES.items()}}

@@ -20,7 +20,8 @@ LEAVES = {
     "compat": {"errors", "registry", "typing"},
     "split": {"errors", "typing"},
     "images": {"compat", "errors", "typing"},
-    "io": {"errors", "typing"},
+    "streams": set(),
+    "io": {"errors", "typing", "streams"},
 }
 PACKAGES = {
     "alignment": {"distributed"},

@@ -3,12 +3,15 @@
 import errno
 import os
 import signal
+import socket
+import stat
 import subprocess
 import sys
 import time
 
 import numpy as np
 import pytest
+from conftest import ROOT
 
 from tllib_ext import io
 from tllib_ext.errors import LockHeld, UserError
@@ -233,3 +236,51 @@ def test_errors_of_a_csv_file_name_file_and_row(tmp_path, monkeypatch, text, mes
 def test_a_missing_file_is_a_user_error(tmp_path):
     with pytest.raises(UserError, match="cannot read .*No such file"):
         io.read_columns(tmp_path / "none.csv", COLUMNS, ["path"])
+
+
+# --- what is no regular file ------------------------------------------------------------------------------------------
+
+
+def test_a_link_stays_and_its_target_is_written(tmp_path):
+    (tmp_path / "there").mkdir()
+    (tmp_path / "link").symlink_to("there/file.txt")
+    for text in ("new", "newer"):  # a dangling link, and one to a file
+        io.write_text(tmp_path / "link", text)
+        assert (tmp_path / "link").is_symlink() and (tmp_path / "there" / "file.txt").read_text() == text
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["file.txt", "link", "there"]
+
+
+def test_a_pipe_is_written_to(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    io.write_json(tmp_path / "pipe", {"a": 1})
+    assert b'"a": 1' in os.read(reader, 100)
+    os.close(reader)
+    assert stat.S_ISFIFO(os.stat(tmp_path / "pipe").st_mode) and len(list(tmp_path.iterdir())) == 1
+
+
+def test_a_socket_is_written_to(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # a short name: they are limited
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind("socket")
+        listener.listen()
+        io.write_text("socket", "text")
+        connection = listener.accept()[0]
+        with connection:
+            assert connection.recv(100) == b"text"
+    assert stat.S_ISSOCK(os.stat("socket").st_mode)
+
+
+def test_standard_output_is_one_stream(tmp_path):
+    code = "from tllib_ext import io; print('one'); io.write_text('/dev/stdout', 'two\\n'); print('three')"
+    for redirected in (False, True):
+        with open(tmp_path / "out", "w+") as file:
+            done = subprocess.run([sys.executable, "-c", code], stdout=file if redirected else subprocess.PIPE, text=True,
+                                  env={**os.environ, "PYTHONPATH": str(ROOT)}, check=True)  # fmt: skip
+        assert ((tmp_path / "out").read_text() if redirected else done.stdout) == "one\ntwo\nthree\n"
+
+
+def test_a_pipe_is_not_read(tmp_path):
+    os.mkfifo(tmp_path / "labels.csv")
+    with pytest.raises(UserError, match="not a regular file"), io.open_text(tmp_path / "labels.csv"):
+        pass

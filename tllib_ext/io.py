@@ -4,6 +4,9 @@ import csv
 import errno
 import json
 import os
+import shutil
+import stat
+import tempfile
 from contextlib import contextmanager, suppress
 from itertools import islice
 from pathlib import Path
@@ -14,12 +17,14 @@ from filelock import FileLock, Timeout
 from numpy.typing import DTypeLike
 
 from tllib_ext.errors import LockHeld, UserError
+from tllib_ext.streams import is_stream, open_stream
 from tllib_ext.typing import PathLike, Record
 
 __all__ = [
-    "atomic_path", "atomic_text", "write_json", "write_text", "write_between_marks", "remove_temporary_files", "file_lock",
-    "read_json_lines", "CHUNK", "cache_dir", "escape_formula", "unescape_formula", "number_or_nan", "open_text", "read_columns",
-    "write_rows", "Converter", "INTEGER", "NUMBER", "OPTIONAL_NUMBER", "TEXT",
+    "atomic_path", "atomic_text", "write_json", "write_text", "write_between_marks",
+    "remove_temporary_files", "file_lock", "check_regular", "read_json_lines", "CHUNK", "cache_dir",
+    "escape_formula", "unescape_formula", "number_or_nan", "open_text", "read_columns", "write_rows",
+    "Converter", "INTEGER", "NUMBER", "OPTIONAL_NUMBER", "TEXT",
 ]  # fmt: skip
 
 
@@ -35,7 +40,8 @@ def cache_dir() -> Path:
 def atomic_path(path: PathLike) -> Iterator[Path]:
     """A temporary file name beside ``path``: renamed to ``path`` after the block, removed if the block raises.
 
-    A reader sees the old content or the new one, never a part of it, even after a power cut.
+    A reader sees the old content or the new one, never a part of it, even after a power cut. Of a symbolic link the target
+    is replaced and the link stays. Standard output (``/dev/stdout``), a device, a pipe and a socket are written to.
 
     Examples::
 
@@ -47,6 +53,14 @@ def atomic_path(path: PathLike) -> Iterator[Path]:
         'complete'
     """
     path = Path(path)
+    if is_stream(path):
+        with tempfile.TemporaryDirectory() as folder:
+            draft = Path(folder, path.name)
+            yield draft
+            with open_stream(path) as stream, open(draft, "rb") as content:
+                shutil.copyfileobj(content, stream)
+        return
+    path = Path(os.path.realpath(path)) if path.is_symlink() else path
     temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         yield temporary
@@ -177,9 +191,20 @@ def number_or_nan(cell: str) -> float:
     return float(cell) if cell else float("nan")
 
 
+def check_regular(file: PathLike) -> None:
+    """Refuse a pipe, a device or a folder in the place of a file: opening a pipe would wait for ever. Absent is no error."""
+    try:
+        mode = os.stat(file).st_mode
+    except OSError:
+        return
+    if not stat.S_ISREG(mode):
+        raise UserError(f"cannot read {file}: it is not a regular file")
+
+
 @contextmanager
 def open_text(file: PathLike) -> Iterator[TextIO]:
     """Open a text file for reading; a file that cannot be read or is no CSV file is a :class:`UserError`."""
+    check_regular(file)
     try:
         with open(file, encoding="utf-8-sig", errors="surrogateescape", newline="") as stream:
             yield stream
@@ -205,14 +230,16 @@ OPTIONAL_NUMBER: Converter = (number_or_nan, np.float64)
 TEXT: Converter = (unescape_formula, object)
 
 
-def read_columns(file: PathLike, converters: Mapping[str, Converter], required: Sequence[str]) -> Dict[str, np.ndarray]:
+def read_columns(
+    file: PathLike, converters: Mapping[str, Converter], required: Sequence[str], delimiter: str = ","
+) -> Dict[str, np.ndarray]:
     """Read the columns of a CSV file that ``converters`` names, as far as the file has them; ``required`` ones must exist.
 
     Rows are converted in chunks, so that Python objects exist for one chunk at a time.
     """
     chunks: Dict[str, List[np.ndarray]] = {}
     with open_text(file) as stream:
-        reader = filter(None, csv.reader(stream))  # a blank line is no row
+        reader = filter(None, csv.reader(stream, delimiter=delimiter))  # a blank line is no row
         header = next(reader, None)
         if header is None:
             raise UserError(f"{file} is empty: expected the header {','.join(converters)}")

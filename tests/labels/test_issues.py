@@ -1,7 +1,7 @@
 """The audit without training: ranking, kinds, near-duplicates, many classes, files and the command."""
 
 import csv
-import subprocess
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ from test_labels import blobs, flip, pair, symmetric
 from tllib_ext import find_label_issues
 from tllib_ext.cli.main import main
 from tllib_ext.errors import UserError
-from tllib_ext.evaluation.suspects_file import read_suspects, write_move_script
+from tllib_ext.evaluation.suspects_file import read_suspects
 from tllib_ext.labels import duplicates, estimate_labels, issues
 from tllib_ext.labels.discriminative import Ridge, prototype_scores
 from tllib_ext.labels.duplicates import near_duplicates
@@ -134,25 +134,51 @@ def test_the_command_writes_the_files(tmp_path, capsys):
     assert np.load(tmp_path / "out/pred_probs.npy").shape == (400, 10)
     lines = (tmp_path / "out/corrected.txt").read_text().splitlines()
     assert [int(line.rpartition(" ")[2]) for line in lines] == true.tolist()
-    shown = subprocess.run(["sh", tmp_path / "out/move_files.sh"], capture_output=True, text=True, check=True).stdout
-    assert len(shown.splitlines()) == (given != true).sum()
+    with open(tmp_path / "out/moves.csv", newline="") as stream:
+        assert len(list(csv.DictReader(stream))) == (given != true).sum()
     assert main(["audit", "--out", str(tmp_path / "o")]) == 2 and "name what to audit" in capsys.readouterr().err
     assert main(["audit", str(tmp_path / "nowhere"), "--out", str(tmp_path / "o")]) == 2
     assert not (tmp_path / "o").exists()
 
 
-def test_the_script_moves_only_when_told_and_never_over_a_file(tmp_path):
-    for path in ("ant/it's.jpg", "ant/2.jpg", "bee/2.jpg"):
-        (tmp_path / path).parent.mkdir(exist_ok=True)
-        (tmp_path / path).write_text(path)
-    script = tmp_path / "move.sh"
-    assert (
-        write_move_script(
-            script, tmp_path, ["ant/it's.jpg", "ant/2.jpg", "bee/2.jpg"], ["ant", "ant", "bee"], ["cat", "bee", "bee"]
-        )
-        == 2
-    )
-    subprocess.run(["sh", script], check=True, capture_output=True)
-    assert (tmp_path / "ant/it's.jpg").exists()
-    subprocess.run(["sh", script, "--yes"], capture_output=True)
-    assert (tmp_path / "cat/it's.jpg").exists() and (tmp_path / "bee/2.jpg").read_text() == "bee/2.jpg"
+def test_the_list_of_corrected_labels_is_read_as_labels(tmp_path, capsys):
+    """Numbers are positions in the data set's classes, one of which has no image here."""
+    features, true = blobs([40] * 10, spread=0.4)
+    given = flip(true, symmetric(10, 0.2), 0)
+    names = [f"{i}\n.jpg" if i == 1 else f"{i}.jpg" for i in range(len(given))]
+    np.savez(tmp_path / "d.npz", features=features, labels=given + 1, classes=np.array(list("klmnopqrstu")), paths=np.array(names))
+    words = ["audit", str(tmp_path / "d.npz"), "--out", str(tmp_path / "out")]
+    assert main(words) == 0 and "cannot hold 1 paths" in capsys.readouterr().out
+    lines = (tmp_path / "out/corrected.txt").read_text().splitlines()
+    assert lines == [f"{i}.jpg {k + 1}" for i, k in enumerate(true) if i != 1]
+    arrays = dict(np.load(tmp_path / "d.npz"))
+    np.savez(tmp_path / "d.npz", **{**arrays, "paths": np.array([name.replace("\n", "") for name in names])})
+    assert main(words) == 0  # its own folder
+    assert main([*words[:2], "--labels", str(tmp_path / "out/corrected.txt"), "--out", str(tmp_path / "again")]) == 0
+    labels = np.load(tmp_path / "again/labels.npy")
+    assert labels.tolist() == true.tolist()
+
+
+def test_an_audit_owns_its_folder(tmp_path, capsys):
+    features, true = blobs([20] * 3, spread=0.4)
+    np.savez(tmp_path / "d.npz", features=features, labels=true, classes=np.array(list("xyz")))
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run/config.json").write_text("{}")
+    (tmp_path / "run/suspects.csv").write_text("a run's")
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes/labels.npy").write_text("mine")
+    for folder, words in (("run", "it is a run's"), ("notes", "it holds labels.npy")):
+        assert main(["audit", str(tmp_path / "d.npz"), "--out", str(tmp_path / folder)]) == 2
+        assert words in capsys.readouterr().err
+    assert (tmp_path / "run/suspects.csv").read_text() == "a run's" and (tmp_path / "notes/labels.npy").read_text() == "mine"
+
+
+@pytest.mark.parametrize("words, message", [
+    (["--least", "nan"], "expected a number"), (["--out", ""], "an empty name"), (["--labels-column", "given"], "give the file"),
+    (["--labels", ""], "expected text")])  # fmt: skip
+def test_arguments_without_a_meaning_are_refused(tmp_path, capsys, words, message):
+    features, true = blobs([20] * 3, spread=0.4)
+    np.savez(tmp_path / "d.npz", features=features, labels=true, classes=np.array(list("xyz")))
+    with suppress(SystemExit):
+        assert main(["audit", str(tmp_path / "d.npz"), "--out", str(tmp_path / "out"), *words]) == 2
+    assert message in capsys.readouterr().err and not (tmp_path / "out").exists()

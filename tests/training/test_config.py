@@ -36,7 +36,7 @@ def values_of(known):
     if known.kind is SPLIT:
         return st.sampled_from(["3/2/1", "Office31", "Office31:10/21/0"])
     if known.kind.expected.startswith("a whole"):
-        return st.integers(0, 256)
+        return st.integers(1, 256)
     if "number" in known.kind.expected:
         return st.floats(0.001, 0.999)
     return WORD

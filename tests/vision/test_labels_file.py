@@ -73,6 +73,34 @@ def test_bad_files_get_one_clear_line(tmp_path, message):
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize("mark", [";", "\t"])
+def test_semicolons_and_tabs_are_read(tmp_path, mark):
+    file = tmp_path / "labels.csv"
+    file.write_text("\n".join(["path" + mark + "label", *(f"{name}{mark}{label}" for name, label in zip(NAMES, "babbcc"))]))
+    assert GivenLabels(VIEW, file).targets.tolist() == [2, 1, 2, 2, 0, 0]
+
+
+def test_a_list_file_is_read_and_its_numbers_are_positions(tmp_path):
+    file = tmp_path / "corrected.txt"
+    file.write_text("".join(f"{name} {number}\n" for name, number in zip(NAMES, [1, 0, 1, 1, 2, 2])))
+    labels = GivenLabels(VIEW, file)
+    assert labels.targets.tolist() == [2, 1, 2, 2, 0, 0] and labels.truth is None
+
+    class Numbers(Listed):  # names that are numbers of other classes
+        classes = ["2", "0", "1", "u"]
+
+    view = UniversalView(Numbers, LabelSplit(["1", "2"], ["0"], ["u"]), "source")
+    assert GivenLabels(view, file).targets.tolist() == [2, 1, 2, 2, 0, 0]
+
+
+def test_a_pipe_is_refused_at_once(tmp_path):
+    import os
+
+    os.mkfifo(tmp_path / "labels.csv")
+    with pytest.raises(UserError, match="not a regular file"):
+        GivenLabels(VIEW, tmp_path / "labels.csv")
+
+
 def test_bad_columns_and_absent_files(tmp_path):
     with pytest.raises(UserError, match="did you mean 'label'"):
         given(tmp_path, "path,label", NAMES, "aabbcc", columns="lable")

@@ -10,7 +10,7 @@ Images are resized to squares, 8/7 of the side that the backbone expects, and th
 
 from typing import Optional, Sequence
 
-from tllib_ext.cli.parser import Parser, add_settings, parse_settings
+from tllib_ext.cli.parser import Parser, add_settings, output_folder, parse_settings
 from tllib_ext.training.config import RunConfig
 from tllib_ext.training.setting import settings_of
 
@@ -25,7 +25,7 @@ def main(argv: Optional[Sequence[str]] = None, prog: str = "tllib-ext features")
     parser = Parser(prog=prog, usage=f"{prog} DIR --out FOLDER [flags]", description=(__doc__ or "").replace("{prog}", prog))
     known = {name: setting for name, setting in settings_of(RunConfig).items() if name in _USED}
     add_settings(parser, RunConfig, [name for name in settings_of(RunConfig) if name not in _USED])
-    parser.add_argument("--out", required=True, metavar="FOLDER", help="folder of the files")
+    parser.add_argument("--out", required=True, type=output_folder, metavar="FOLDER", help="folder of the files")
     parser.add_argument("--overwrite", action="store_true", help="replace files that exist")
     parser.add_help_all()
     values, args = parse_settings(parser, known, argv)

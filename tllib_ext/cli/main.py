@@ -17,6 +17,7 @@ COMMANDS = {
     "reproduce": "an experiment of the paper beside the published numbers",
     "features": "write the features of a frozen backbone for -d features",
     "audit": "find wrong labels from frozen features, without training",
+    "apply": "move images into the folders of their corrected labels",
     "predict": "label new images with a finished run",
     "evaluate": "recompute every metric from a predictions file",
     "select": "rank finished runs without target labels",

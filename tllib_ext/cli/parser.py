@@ -3,6 +3,7 @@
 import argparse
 import re
 import sys
+from pathlib import Path
 from typing import Any, Callable, Iterable, List, Mapping, NoReturn, Optional, Sequence, Tuple
 
 from tllib_ext import errors
@@ -14,7 +15,8 @@ from tllib_ext.training.earlier import RENAMED
 from tllib_ext.training.setting import FLAG, HPARAMS, Kind, Setting, read_value, settings_of
 from tllib_ext.typing import Record
 
-__all__ = ["Parser", "argument", "add_settings", "add_run_arguments", "parse_settings", "parse_run", "run_main", "name_flags"]
+__all__ = ["Parser", "argument", "add_settings", "add_run_arguments", "parse_settings", "parse_run", "run_main", "name_flags",
+           "output_file", "output_folder"]  # fmt: skip
 
 
 class Parser(argparse.ArgumentParser):
@@ -86,6 +88,20 @@ def argument(kind: Kind) -> Callable[[str], object]:
             raise argparse.ArgumentTypeError(f"{text[:30]}: expected {kind.expected}") from None
 
     return read
+
+
+def output_file(text: str) -> Path:
+    """``type=`` of a flag that names a file to write; ``-`` is standard output."""
+    if not text:
+        raise argparse.ArgumentTypeError("an empty name: expected a file, or - for standard output")
+    return Path("/dev/stdout" if text == "-" else text)
+
+
+def output_folder(text: str) -> Path:
+    """``type=`` of a flag that names a folder to write to."""
+    if not text:
+        raise argparse.ArgumentTypeError("an empty name: expected a folder")
+    return Path(text)
 
 
 def add_settings(

@@ -10,13 +10,11 @@ is one of the run's source classes or "unknown"; a file that is no readable imag
 
 import json
 import math
-import shutil
 import sys
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, List, Optional, Sequence
 
-from tllib_ext.cli.parser import Parser
+from tllib_ext.cli.parser import Parser, output_file
 from tllib_ext.errors import UserError
 from tllib_ext.io import write_text
 
@@ -54,7 +52,7 @@ def main(argv: Optional[Sequence[str]] = None, prog: str = "tllib-ext predict") 
     parser = Parser(prog=prog, description=(__doc__ or "").replace("{prog}", prog))
     parser.add_argument("run", metavar="RUN", help="folder of a finished run on images")
     parser.add_argument("images", nargs="+", metavar="IMAGE_OR_FOLDER", help="image files, and folders of them")
-    parser.add_argument("--out", metavar="FILE", help="write there instead of on the screen")
+    parser.add_argument("--out", type=output_file, default="-", metavar="FILE", help="default: -, the screen")
     parser.add_argument("--format", choices=["csv", "json"], help="default: as --out ends, else csv")
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:1, mps")
     parser.add_argument("-j", "--workers", type=int, default=2, help="threads that decode images (default: 2)")
@@ -67,22 +65,14 @@ def main(argv: Optional[Sequence[str]] = None, prog: str = "tllib-ext predict") 
     files = find_images(args.images)
     if not files:
         raise UserError(f"no image in {', '.join(args.images)}")
-    if args.out and not Path(args.out).absolute().parent.is_dir():
-        raise UserError(f"--out {args.out}: there is no folder {Path(args.out).parent}")
+    if not args.out.absolute().parent.is_dir():
+        raise UserError(f"--out {args.out}: there is no folder {args.out.parent}")
     prediction, positions = predict_files(run, files, max(1, args.workers))
     if prediction is None:
         raise UserError(f"none of {len(files)} files is a readable image")
-    kind = args.format or ("json" if str(args.out).endswith(".json") else "csv")
+    kind = args.format or ("json" if args.out.suffix == ".json" else "csv")
     write = {"csv": write_csv, "json": write_json_records}[kind]
-    if args.out:
-        write(Path(args.out), run, prediction, positions, files)
-    else:
-        with tempfile.TemporaryDirectory() as folder:
-            draft = Path(folder) / "predictions"
-            write(draft, run, prediction, positions, files)
-            with open(draft, "rb") as stream:
-                shutil.copyfileobj(stream, sys.stdout.buffer)
-            sys.stdout.flush()
+    write(args.out, run, prediction, positions, files)
     unknown = int(prediction.unknown.sum())
     print(f"{len(positions)} of {len(files)} files labelled, {unknown} of them unknown", file=sys.stderr)
     return 0

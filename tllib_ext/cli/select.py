@@ -7,7 +7,7 @@ from typing import List, Optional, Sequence
 import numpy as np
 from prettytable import PrettyTable
 
-from tllib_ext.cli.parser import run_main
+from tllib_ext.cli.parser import output_file, run_main
 from tllib_ext.errors import UserError, one_line
 from tllib_ext.evaluation.validators import VALIDATORS, rank_correlation, ranks
 from tllib_ext.io import read_json_lines, write_json
@@ -83,7 +83,7 @@ def main(argv: Optional[List[str]] = None) -> int:
     parser.add_argument(
         "--metric", default="os", metavar="NAME", help="compare with this metric where labels exist (default: os)"
     )
-    parser.add_argument("--json", type=Path, metavar="OUT", help="write the table there too")
+    parser.add_argument("--json", type=output_file, metavar="OUT", help="write the table there too")
     args = parser.parse_args(argv)
     by = args.by if args.by in ("mean rank", *VALIDATORS) else f"val_{args.by}"
     if by not in ("mean rank", *VALIDATORS):

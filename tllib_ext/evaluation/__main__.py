@@ -26,7 +26,7 @@ def parser(prog: str = "python -m tllib_ext.evaluation") -> argparse.ArgumentPar
     p.add_argument("file", type=Path, metavar="predictions.csv", help="columns index, label, predicted, score, top1")
     p.add_argument("--threshold", type=float, metavar="X", help="predict unknown where score > X, else top1")
     p.add_argument("--all", action="store_true", help="also the further metrics of other papers, and 95 %% intervals")
-    p.add_argument("--json", type=Path, metavar="OUT", help="write the metrics, recalls and confusion matrix there too")
+    p.add_argument("--json", metavar="OUT", help="write the metrics, recalls and confusion matrix there too")
     split = p.add_argument_group("label sets")
     split.add_argument("--split-file", type=Path, metavar="JSON", help='a file with the key "split", as config.json')
     split.add_argument("--shared", metavar="A,B,…", help="names of the shared classes")
@@ -48,7 +48,7 @@ def _evaluate(args: argparse.Namespace) -> None:
     report = predictions.evaluate(split, args.threshold)
     further = predictions.further(split, args.threshold) if args.all else {}
     if args.json is not None:
-        write_json(args.json, {**report.to_dict(), **further})
+        write_json("/dev/stdout" if args.json == "-" else args.json, {**report.to_dict(), **further})
     rule = "as predicted" if args.threshold is None else f"predicted unknown where score > {args.threshold}"
     unlabelled = int((~predictions.labelled).sum())
     left_out = f"; {unlabelled} rows without a label left out" if unlabelled else ""

@@ -1,13 +1,11 @@
 """``suspects.csv``: one row per source image, the most suspicious label first; and exports of the labels.
 
-Exports: two arrays in cleanlab's form, a list file of corrected labels in tllib's form, and a shell script that moves the
-files whose label was corrected.
+Exports: two arrays in cleanlab's form, and a list file of corrected labels in tllib's form.
 """
 
-import shlex
 from dataclasses import dataclass
-from pathlib import Path, PurePath
-from typing import Any, Dict, Optional, Sequence, Tuple
+from pathlib import Path
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -28,7 +26,7 @@ from tllib_ext.io import (
 from tllib_ext.split import LabelSplit
 from tllib_ext.typing import PathLike, Values
 
-__all__ = ["COLUMNS", "Suspects", "read_suspects", "write_corrected_list", "write_move_script", "write_suspects"]
+__all__ = ["COLUMNS", "Suspects", "read_suspects", "write_corrected_list", "write_suspects"]
 
 COLUMNS = ("index", "path", "given", "suspicion", "suggested", "probability", "p_given", "loss", "visits")
 #: further columns where there are frozen features: what kind of doubt, and the group of near-duplicates
@@ -115,32 +113,17 @@ def write_suspects(
             np.save(stream, array)
 
 
-def write_corrected_list(file: PathLike, paths: Sequence[str], labels: Values) -> None:
-    """A list file as tllib reads it, one ``path label`` per line, with labels as class numbers."""
-    write_text(file, "".join(f"{path} {label}\n" for path, label in zip(paths, np.asarray(labels).tolist())))
+def write_corrected_list(file: PathLike, paths: Sequence[str], labels: Values) -> List[str]:
+    """A list file as tllib reads it, one ``path label`` per line, with labels as class numbers.
 
-
-def write_move_script(
-    file: PathLike, root: PathLike, paths: Sequence[str], given: Sequence[str], corrected: Sequence[str]
-) -> int:
-    """A shell script that moves ``root/CLASS/…/image`` to the folder of the corrected class, and the number of moves.
-
-    Run as it is the script prints the moves and changes nothing; with ``--yes`` it moves, and never over an existing file.
+    Returns:
+        paths that such a file cannot hold, which are left out: with a line break, or a space at an end
     """
-    lines = []
-    for path, old, new in zip(paths, given, corrected):
-        parts = PurePath(path).parts
-        if old != new and old in parts[:-1]:
-            place = len(parts) - 2 - parts[:-1][::-1].index(old)
-            target = PurePath(*parts[:place], new, *parts[place + 1 :])
-            lines.append(f"move {shlex.quote(str(PurePath(root, path)))} {shlex.quote(str(PurePath(root, target)))}\n")
-    head = (
-        "#!/bin/sh\n# Prints what it would move; sh FILE --yes moves.\n"
-        'if [ "$1" = --yes ]; then move() { mkdir -p "$(dirname "$2")" && mv -n "$1" "$2"; }\n'
-        'else move() { printf "%s -> %s\\n" "$1" "$2"; }; fi\n'
-    )
-    write_text(file, head + "".join(lines))
-    return len(lines)
+    rows = list(zip(map(str, paths), np.asarray(labels).tolist()))
+    left_out = [path for path, _ in rows if path != path.strip() or "\n" in path or "\r" in path]
+    excluded = set(left_out)
+    write_text(file, "".join(f"{path} {label}\n" for path, label in rows if path not in excluded))
+    return left_out
 
 
 def read_suspects(file: PathLike, split: LabelSplit) -> Suspects:

@@ -17,6 +17,7 @@ from tllib_ext.training.setting import (
     SEED,
     SPLIT,
     TEXT,
+    THREADS,
     WORKERS,
     check_fields,
     choice,
@@ -213,7 +214,7 @@ class RunConfig(SettingsRecord):
     workers: int = _training(2, WORKERS, "threads that decode images", "-j", metavar="N", **_free)
     threads: Optional[int] = _training(
         None,
-        COUNT,
+        THREADS,
         "threads of PyTorch on a CPU; default: all cores that affinity and CPU quota allow (1 in a grid)",
         metavar="N",
         **_free,

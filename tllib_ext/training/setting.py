@@ -11,7 +11,8 @@ from tllib_ext.typing import PathLike
 
 __all__ = [
     "Kind", "Setting", "setting", "settings_of", "read_value", "check_fields", "choice",
-    "TEXT", "FLAG", "COUNT", "SEED", "WORKERS", "RATE", "POSITIVE", "NOT_NEGATIVE", "NUMBER", "DROP_RATE", "SPLIT", "HPARAMS",
+    "TEXT", "FLAG", "COUNT", "SEED", "WORKERS", "THREADS",
+    "RATE", "POSITIVE", "NOT_NEGATIVE", "NUMBER", "DROP_RATE", "SPLIT", "HPARAMS",
     "COUNT_LIMIT", "SEED_LIMIT",
 ]  # fmt: skip
 
@@ -127,7 +128,10 @@ def check_fields(config: Any) -> None:
 
 
 def _text(value: PathLike) -> str:
-    return str(os.fspath(value))
+    text = str(os.fspath(value))
+    if not text:
+        raise ValueError
+    return text
 
 
 def _flag(value: object) -> bool:
@@ -190,11 +194,12 @@ def choice(*names: str) -> Kind:
     return Kind(read, f"one of {', '.join(names)}", names)
 
 
-TEXT = Kind(_text, "text")
+TEXT = Kind(_text, "text, not empty")
 FLAG = Kind(_flag, "true or false")
 COUNT = Kind(_whole(1, COUNT_LIMIT), f"a whole number, 1 or more, at most {COUNT_LIMIT}")
 SEED = Kind(_whole(0, SEED_LIMIT), f"a whole number, 0 or more, at most {SEED_LIMIT}")
 WORKERS = Kind(_whole(0, 256), "a whole number, 0 or more, at most 256")
+THREADS = Kind(_whole(1, 256), "a whole number, 1 or more, at most 256")
 RATE = Kind(_real(lambda x: 0 <= x < 1), "a number in [0, 1)")
 POSITIVE = Kind(_real(lambda x: 0 < x < math.inf), "a positive number")
 NOT_NEGATIVE = Kind(_real(lambda x: 0 <= x < math.inf), "a number, 0 or more")

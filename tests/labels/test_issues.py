@@ -146,7 +146,8 @@ def test_the_list_of_corrected_labels_is_read_as_labels(tmp_path, capsys):
     features, true = blobs([40] * 10, spread=0.4)
     given = flip(true, symmetric(10, 0.2), 0)
     names = [f"{i}\n.jpg" if i == 1 else f"{i}.jpg" for i in range(len(given))]
-    np.savez(tmp_path / "d.npz", features=features, labels=given + 1, classes=np.array(list("klmnopqrstu")), paths=np.array(names))
+    np.savez(tmp_path / "d.npz", features=features, labels=given + 1,
+             classes=np.array(list("klmnopqrstu")), paths=np.array(names))  # fmt: skip
     words = ["audit", str(tmp_path / "d.npz"), "--out", str(tmp_path / "out")]
     assert main(words) == 0 and "cannot hold 1 paths" in capsys.readouterr().out
     lines = (tmp_path / "out/corrected.txt").read_text().splitlines()

@@ -33,6 +33,7 @@ setup(
     ],
     # The pinned numpy has no wheel for 3.10 and older; no other Python than 3.11 was tried.
     python_requires=">=3.11",
+    package_dir={"": "."},  # a static path in an editable installation: editors and mypy do not follow an import hook
     packages=find_packages(include=["tllib_ext", "tllib_ext.*"]),
     package_data={"tllib_ext": ["py.typed", "vision/models/weights/*.safetensors", "experiments/data/*", "report/templates/*"]},
     entry_points={"console_scripts": ["tllib-ext = tllib_ext.cli.main:main"]},

@@ -7,6 +7,7 @@ import shutil
 import statistics
 import subprocess
 import sys
+import zipfile
 
 import pytest
 from conftest import ROOT
@@ -29,6 +30,21 @@ def test_the_version_is_in_one_place_and_in_the_changelog():
     assert tllib_ext.__version__ not in (ROOT / "setup.py").read_text()
     dated = re.findall(r"^## \[([\d.]+)\] - \d{4}-\d\d-\d\d$", (ROOT / "CHANGELOG.md").read_text(), re.M)
     assert dated[0] == tllib_ext.__version__
+
+
+def test_an_editable_installation_is_a_path_that_editors_follow(tmp_path):
+    """mypy and editors read paths in ``.pth`` files; an import hook they do not run."""
+    pytest.importorskip("setuptools")
+    copy = tmp_path / "copy"
+    (copy / "tllib_ext").mkdir(parents=True)
+    for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE", "tllib_ext/__init__.py", "tllib_ext/py.typed"):
+        shutil.copy(ROOT / name, copy / name)
+    code = f"from setuptools import build_meta; print(build_meta.build_editable({str(tmp_path)!r}))"
+    wheel = tmp_path / run(sys.executable, "-c", code, cwd=copy).split()[-1]
+    with zipfile.ZipFile(wheel) as archive:
+        assert [name for name in archive.namelist() if "finder" in name] == []
+        (path,) = [archive.read(name).decode().strip() for name in archive.namelist() if name.endswith(".pth")]
+    assert os.path.realpath(path) == os.path.realpath(copy)
 
 
 def lines_of_files():

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Optional
 
 from tllib_ext.distributed import start
+from tllib_ext.errors import UserError
 from tllib_ext.evaluation.files import Predictions
 from tllib_ext.evaluation.openset import OpenSetReport
 from tllib_ext.evaluation.suspects_file import Suspects
@@ -62,8 +63,10 @@ class Run:
         return self._files.predictions
 
     @property
-    def suspects(self) -> Optional[Suspects]:
+    def suspects(self) -> Suspects:
         """``suspects.csv``: the source labels, the most doubtful first, with a suggestion for each."""
+        if self._files.suspects is None:
+            raise UserError(f"no suspects.csv in {self.folder}: it was removed after the run")
         return self._files.suspects
 
 

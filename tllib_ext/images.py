@@ -7,6 +7,7 @@ from typing import Iterable, Optional, Tuple
 
 import numpy as np
 from PIL import Image, ImageOps
+from PIL.JpegImagePlugin import JpegImageFile
 
 from tllib_ext.compat import heif
 from tllib_ext.errors import UserError
@@ -26,12 +27,20 @@ _CONVERSIONS = {
 #: the formats that are read, whatever the suffix; one of Pillow's other readers starts Ghostscript.
 FORMATS = ("JPEG", "PNG", "BMP", "GIF", "TIFF", "WEBP", "PPM")
 
+#: pixels of an image: of a photograph (the largest cameras of phones have 200 million), and of a format in which a small
+#: file may hold any number of equal pixels, Pillow's own limit
+PHOTO_PIXELS, OTHER_PIXELS = 256_000_000, 89_478_485
+_PHOTOS = ("JPEG", "MPO", "HEIF")
+#: a JPEG above the lower limit is decoded at a fraction of its size, at least this side
+_LARGE_SIDE = 4096
+
 
 class _WarningFilters:
-    """While any thread decodes: ignore Pillow's warnings of odd tags and palettes, raise that of a decompression bomb."""
+    """While any thread decodes: ignore Pillow's warnings of odd tags and palettes; the limit of pixels is ours."""
 
     def __init__(self) -> None:
         self._lock, self._users, self._catch = threading.Lock(), 0, warnings.catch_warnings()
+        self._limit = Image.MAX_IMAGE_PIXELS
 
     def __enter__(self) -> None:
         with self._lock:  # the filters are global: the first thread sets them, the last one restores them
@@ -40,6 +49,7 @@ class _WarningFilters:
                 self._catch.__enter__()
                 warnings.simplefilter("ignore")
                 warnings.simplefilter("error", Image.DecompressionBombWarning)
+                self._limit, Image.MAX_IMAGE_PIXELS = Image.MAX_IMAGE_PIXELS, PHOTO_PIXELS
             self._users += 1
 
     def __exit__(self, *exc: object) -> None:
@@ -47,6 +57,7 @@ class _WarningFilters:
             self._users -= 1
             if not self._users:
                 self._catch.__exit__(None, None, None)
+                Image.MAX_IMAGE_PIXELS = self._limit
 
 
 _FILTERS = _WarningFilters()
@@ -77,14 +88,20 @@ def load_image(path: PathLike, max_side: Optional[int] = None) -> Image.Image:
         max_side (int, optional): fit the image into a square of this side; a JPEG is then decoded at a fraction of its size
 
     The image is rotated by its EXIF tag, 16 bits are scaled to 8, the first frame is taken of several, transparency is
-    dropped. An image of more pixels than Pillow's limit (89 million) is refused before it is decoded.
+    dropped. A photograph (JPEG, HEIC) of more than 256 million pixels, and another image of more than 89 million, is refused
+    before it is decoded; a JPEG of more than 89 million is decoded at a fraction of its size.
     """
     if not os.path.isfile(path):  # opening a pipe would block
         raise UserError(f"{'not an image but a folder or device' if os.path.exists(path) else 'image not found'}: {path}")
     try:
         with _FILTERS, Image.open(path, formats=(*FORMATS, "HEIF") if heif() else FORMATS) as image:
-            if max_side is not None:
-                image.draft(None, (max_side, max_side))
+            limit = PHOTO_PIXELS if image.format in _PHOTOS else OTHER_PIXELS
+            large = image.width * image.height > OTHER_PIXELS
+            if image.width * image.height > limit:
+                raise Image.DecompressionBombError
+            if max_side is not None or (large and isinstance(image, JpegImageFile)):
+                side = max_side or _LARGE_SIDE
+                image.draft(None, (side, side))
             ImageOps.exif_transpose(image, in_place=True)
             image.load()
             rgb = as_rgb(_eight_bits(image))
@@ -92,8 +109,8 @@ def load_image(path: PathLike, max_side: Optional[int] = None) -> Image.Image:
                 rgb.thumbnail((max_side, max_side))
             return rgb
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
-        limit = f"more than {Image.MAX_IMAGE_PIXELS:,} pixels"
-        raise UserError(f"image too large to be decoded safely: {path} ({limit}); make it smaller") from None
+        limits = f"more than {PHOTO_PIXELS:,} pixels, or {OTHER_PIXELS:,} where it is no JPEG or HEIC"
+        raise UserError(f"image too large to be decoded safely: {path} ({limits}); make it smaller") from None
     except Exception as error:  # Pillow raises nearly anything for a damaged file: OSError, struct.error, KeyError …
         raise UserError(f"unreadable image {path}: {error}") from None
 

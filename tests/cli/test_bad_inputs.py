@@ -9,6 +9,7 @@ import sys
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from safetensors.torch import save_file
 
 from tllib_ext.errors import run_main
@@ -63,6 +64,7 @@ def t(tmp_path_factory, feature_root):
             np.savez(folder / "beta.npz", **arrays)
     np.save(t / "q_objects.npy", np.array([[Trap()]], dtype=object), allow_pickle=True)
     torch.save({"x": Trap()}, t / "trap.pth")
+    Image.new("RGB", (9, 9)).save(t / "photo.jpg")
     for name, metadata in {"none": None, "list": "[]", "deep": DEEP, "other": '{"format": 1, "method": 3}'}.items():
         (t / f"model_{name}").mkdir()
         save_file({"a": torch.zeros(1)}, t / f"model_{name}" / "model.safetensors", metadata and {"tllib_ext": metadata})
@@ -146,6 +148,10 @@ TRAIN = {
     "no temperature": (flag("--hp", "temperature=0"), "temperature"),
     "empty split": (flag("--split", "0/0/0"), "at least 2 source classes"),
     "short split": (flag("--split", "3/2"), "3/2"),
+    "weights that are a photograph": (
+        (*IMAGES, "--weights", "{t}/photo.jpg"),
+        "photo.jpg holds no weights but a JPEG image: expected a .safetensors file, or a state dict",
+    ),
     "weights with code": ((*IMAGES, "--weights", "{t}/trap.pth"), "cannot read the weights"),
     "weights are a folder": ((*IMAGES, "--weights", "{t}"), "no weights file"),
     "test of a foreign model": (flag("--phase", "test", "--log", "{t}/model_none"), "not written by this version"),

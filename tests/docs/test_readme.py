@@ -1,7 +1,10 @@
 """What README and docs tell people to type: Python blocks run, commands name flags and files that exist."""
 
+import os
 import re
 import shlex
+import subprocess
+import sys
 
 import pytest
 from conftest import ROOT, load_example, shortened
@@ -21,6 +24,20 @@ def test_python_blocks_run(code, monkeypatch, tmp_path):
     if "runs/" in code or "features, labels" in code:
         pytest.skip("needs a finished run")
     exec(compile(shortened(code), "block", "exec"), {})
+
+
+@pytest.mark.slow
+def test_python_blocks_have_the_types_that_a_checker_expects(tmp_path):
+    """From outside of the repository, as an editor sees them."""
+    pytest.importorskip("mypy")
+    files = []
+    for number, text in enumerate(re.findall(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.S | re.M)):
+        files.append(tmp_path / f"block{number}.py")
+        files[-1].write_text(text)
+    words = [sys.executable, "-m", "mypy", "--config-file", str(ROOT / "pyproject.toml"), "--follow-imports", "silent"]
+    done = subprocess.run([*words, *map(str, files)], cwd=tmp_path, env={**os.environ, "MYPYPATH": str(ROOT)},
+                          capture_output=True, text=True)  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("text", blocks("bash"))

@@ -3,6 +3,8 @@
 import json
 import os
 import struct
+import subprocess
+import sys
 import warnings
 import zlib
 
@@ -175,3 +177,24 @@ def test_lists_stay_inside_their_root_unless_allowed(tmp_path):
             ImageList(tmp_path, ["x"], tmp_path / "list.txt")
     (tmp_path / "list.txt").write_text("../secret.png 0\nmy photos/..hidden.png 0\n")
     assert len(ImageList(tmp_path, ["x"], tmp_path / "list.txt", allow_outside=True)) == 2
+
+
+@pytest.mark.slow
+def test_photographs_of_200_megapixels_are_read(tmp_path):
+    """In bounded memory: a JPEG is decoded at a fraction of its size."""
+    photo, larger = tmp_path / "photo.jpg", tmp_path / "larger.jpg"
+    image = Image.new("RGB", (16_320, 12_240), (250, 10, 10))
+    image.paste((10, 10, 250), (0, 0, 8_160, 12_240))
+    image.save(photo, quality=50)
+    code = (
+        "import sys\nfrom tllib_ext.images import load_image\nfrom PIL import Image\n"
+        "before = Image.MAX_IMAGE_PIXELS\nimage = load_image(sys.argv[1])\nassert Image.MAX_IMAGE_PIXELS == before\n"
+        "kilobytes = open('/proc/self/status').read().partition('VmHWM:')[2].split()[0]\n"
+        "print(*image.size, *image.getpixel((10, 10)), int(kilobytes) // 1024)"
+    )
+    done = subprocess.run([sys.executable, "-c", code, photo], capture_output=True, text=True, check=True)
+    width, height, red, _, blue, megabytes = map(int, done.stdout.split())
+    assert (width, height) == (8160, 6120) and red < 40 and blue > 220 and megabytes < 500
+    Image.new("L", (16_320, 16_320)).save(larger)
+    with pytest.raises(UserError, match="too large to be decoded safely.*256,000,000 pixels"):
+        load_image(larger)

@@ -137,8 +137,30 @@ def read_state(file: PathLike) -> Dict[str, Tensor]:
             return load_file(file)
         state = torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:  # a pickle, zip or header can be damaged in many ways
+        if kind := _other_kind(file):
+            expected = "expected a .safetensors file, or a state dict that torch.save wrote"
+            raise UserError(f"{file} holds no weights but {kind}: {expected}") from None
         raise UserError(f"cannot read the weights {file}: {first_line(error)}") from None
     state = state.get("state_dict", state) if isinstance(state, dict) else state
     if not isinstance(state, dict) or not all(isinstance(v, Tensor) for v in state.values()):
         raise UserError(f"{file} is not a state dict: expected parameter names and tensors")
     return state
+
+
+#: first bytes of a file that is no weights file -> what it is
+_BEGINNINGS = {
+    b"\xff\xd8\xff": "a JPEG image",
+    b"\x89PNG": "a PNG image",
+    b"GIF8": "a GIF image",
+    b"%PDF": "a PDF document",
+    b"\x1f\x8b": "a gzip archive (unpack it first)",
+    b"version https://git-lfs": "a pointer of Git LFS (git lfs pull fetches the file)",
+    b"<": "a web page (the download failed)",
+}
+
+
+def _other_kind(file: PathLike) -> str:
+    """What a file is that holds no weights, by its first bytes; empty if that is not known."""
+    with open(file, "rb") as stream:
+        head = stream.read(64).lstrip()
+    return next((kind for beginning, kind in _BEGINNINGS.items() if head.startswith(beginning)), "")

@@ -2,7 +2,7 @@
 
 from collections import namedtuple
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Dict, Iterator
+from typing import TYPE_CHECKING, Any, Dict, Iterator, Sequence
 
 import numpy as np
 
@@ -55,7 +55,7 @@ class Columns:
         return pandas.DataFrame(self.columns())
 
 
-def class_names(labels: np.ndarray, names: Any) -> np.ndarray:
+def class_names(labels: np.ndarray, names: Sequence[str]) -> np.ndarray:
     """The names of class numbers, empty for a number without one; the numbers themselves without ``names``."""
     if not names:
         return labels

@@ -24,7 +24,7 @@ LEAVES = {
     "io": {"errors", "typing", "streams"},
 }
 PACKAGES = {
-    "alignment": {"distributed"},
+    "alignment": {"modules", "distributed"},
     "modules": {"distributed"},
     "labels": {"io"},
     "target": {"io"},

@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, List
 
 if TYPE_CHECKING:
-    from tllib_ext.alignment.divergence import SeparationLoss, SmallLossSelection
+    from tllib_ext.alignment.divergence import HeadMinimax, SmallLossSelection, TargetSeparation
     from tllib_ext.api import Run, train
     from tllib_ext.estimator import NoisyUniDA
     from tllib_ext.evaluation.openset import OpenSetEvaluator
@@ -36,12 +36,14 @@ _MODULES = {
     "estimate_labels": "labels.transition",
     "find_label_issues": "labels.issues",
     "SmallLossSelection": "alignment.divergence",
-    "SeparationLoss": "alignment.divergence",
+    "TargetSeparation": "alignment.divergence",
+    "HeadMinimax": "alignment.divergence",
 }
 
 __all__ = [
     "__version__", "RunConfig", "train", "Run", "load_run", "NoisyUniDA", "LabelSplit", "NoisyLabels", "UniversalView",
-    "OpenSetEvaluator", "estimate_labels", "find_label_issues", "SmallLossSelection", "SeparationLoss",
+    "OpenSetEvaluator", "estimate_labels", "find_label_issues", "SmallLossSelection", "TargetSeparation",
+    "HeadMinimax",
 ]  # fmt: skip
 
 

@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
+from plain_loop import load_loop, run_loop
 from torch import nn
 
 from tllib_ext.methods.base import Batch
@@ -144,6 +145,23 @@ def test_an_empty_step_c_is_skipped_or_steps_on_weight_decay(preset):
     method, play = build(**{**Divergence.presets[preset], "warmup": 0, "known_margin": 9.0})
     assert run(method, play) == [0.0] * STEPS
     same(method, longhand(code=preset == "code", known_margin=9.0))
+
+
+def test_ten_steps_of_the_tllib_example_are_the_longhand(monkeypatch):
+    monkeypatch.setattr("test_divergence_longhand.STEPS", 10)
+    loop = load_loop(monkeypatch)
+    loop.DELTA = math.log(K)
+    torch.set_default_dtype(torch.float64)
+    try:
+        method, play = build()
+        found = run_loop(loop, method, [(s.x, s.y, t.x) for s, t in batches()], "default", DROP, lr=0.05)
+        seen, expected = run(method, play), longhand().state_dict()
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert 0 < sum(seen) < 10
+    for name, value in found.items():
+        torch.testing.assert_close(value, expected[name], rtol=0, atol=1e-9)
+        torch.testing.assert_close(method.state_dict()[name], expected[name], rtol=0, atol=1e-9)
 
 
 def test_presets_of_the_schedule():

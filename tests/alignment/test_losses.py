@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tllib_ext.alignment.divergence import (
-    SeparationLoss,
     SmallLossSelection,
+    TargetSeparation,
     cross_divergence,
     divergences,
     joint_loss,
@@ -92,7 +92,7 @@ def test_separation_module_is_equation_11():
     a, b = heads(5)
     _, crs, ent = divergences((a, b))
     tilde = sum((-(v - 1.6).abs() * ((v - 1.6).abs() > 1)).mean() for v in (crs, ent))
-    torch.testing.assert_close(SeparationLoss(1.6)((a, b)), tilde)
+    torch.testing.assert_close(TargetSeparation(1.6)((a, b)), tilde)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
@@ -181,7 +181,7 @@ BAD = {
     "one head with labels": (lambda: joint_loss([torch.zeros(2, 3)], torch.tensor([0, 1]), lam=0.0), "two or more heads"),
     "an empty batch": (lambda: joint_loss([torch.zeros(0, 3)] * 2, torch.zeros(0).long()), "batch is empty"),
     "an empty selection": (lambda: SmallLossSelection(0.2)([torch.zeros(0, 3)] * 2, torch.zeros(0).long()), "batch is empty"),
-    "an empty separation": (lambda: SeparationLoss(1.0)([torch.zeros(0, 3)] * 2), "batch is empty"),
+    "an empty separation": (lambda: TargetSeparation(1.0)([torch.zeros(0, 3)] * 2), "batch is empty"),
     "a label of -100": (lambda: joint_loss([torch.zeros(2, 3)] * 2, torch.tensor([0, -100])), "labels run from -100 to 0"),
     "a label of K": (lambda: joint_loss([torch.zeros(2, 3)] * 2, torch.tensor([0, 3])), r"expected 0\.\.2"),
     "a negative drop rate": (lambda: SmallLossSelection(-0.1), r"drop_rate=-0\.1"),

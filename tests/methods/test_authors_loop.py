@@ -14,6 +14,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 import torch.nn.functional as F
+from plain_loop import load_loop, run_loop
 from torch import nn
 from torch.autograd import Variable
 
@@ -129,3 +130,17 @@ def test_the_authors_loop(spread, monkeypatch):
     share = sum(known[101:]) / len(known[101:])
     print(f"spread {spread}: moved {moved:.2e}, apart {apart:.2e}, known after the warm-up {share:.2f}")
     assert apart < 1e-11 < 1e-2 < moved
+
+
+def test_the_tllib_example_is_the_authors_loop(monkeypatch):
+    cls, data = METHODS.get("divergence"), list(batches(3.0))
+    torch.manual_seed(0)
+    method = cls(Net(), SPLIT, cls.configure("code", {}))
+    net, heads = theirs(method, data, monkeypatch)
+    ours = run_loop(load_loop(monkeypatch), method, data, "code", RATE)
+    expected = {f"backbone.{key}": value for key, value in net.state_dict().items()}
+    expected.update({f"heads.heads.{k}.weight": head.fc.weight.data for k, head in enumerate(heads)})
+    assert set(ours) == set(expected)
+    apart = max(float((ours[key] - value).abs().max()) for key, value in expected.items())
+    print(f"examples/plain_tllib_loop.py: apart {apart:.2e}")
+    assert apart < 1e-11

@@ -58,20 +58,21 @@ def test_it_corrects_weighs_and_drops_by_its_own_doubt():
     assert (given == TRUE).mean() < 0.7 and (method.labels.numpy() == TRUE).mean() > 0.9
     confidence = model.responsibilities.max(1)
     assert np.allclose(method.weights.numpy(), confidence / confidence.mean(), rtol=1e-5)
-    assert method.drop_rate == pytest.approx(max(1 - confidence.mean(), min(0.1, model.rate)), abs=1e-6)
+    assert method.selection.drop_rate == pytest.approx(max(1 - confidence.mean(), min(0.1, model.rate)), abs=1e-6)
     assert np.array_equal(method.balance_labels(given), method.labels.numpy())
 
 
 def test_nobody_tells_it_the_rate():
     a, b = (credo(noisy(), rate=rate) for rate in (0.0, 0.45))
-    assert a.drop_rate == b.drop_rate and torch.equal(a.labels, b.labels) and torch.equal(a.weights, b.weights)
+    assert a.selection.drop_rate == b.selection.drop_rate
+    assert torch.equal(a.labels, b.labels) and torch.equal(a.weights, b.weights)
     assert "noise rate" not in a.context.told, "the column of what a method was told"
-    assert credo(noisy(), hparams=CredoHparams(drop_rate=0.3)).drop_rate == 0.3
+    assert credo(noisy(), hparams=CredoHparams(drop_rate=0.3)).selection.drop_rate == 0.3
 
 
 def test_clean_labels_stay_and_nothing_is_dropped():
     method = credo(TRUE)
-    assert np.array_equal(method.labels.numpy(), TRUE) and method.drop_rate == 0.0
+    assert np.array_equal(method.labels.numpy(), TRUE) and method.selection.drop_rate == 0.0
     assert torch.allclose(method.weights, torch.ones(len(TRUE)), atol=1e-3)
 
 
@@ -81,7 +82,7 @@ def test_the_faintest_doubt_costs_no_image(doubt):
     posterior = np.eye(K)[TRUE] * (1 - doubt) + doubt * np.eye(K)[(TRUE + 1) % K]
     model = type(method.label_model)(**{**vars(method.label_model), "responsibilities": posterior, "rate": doubt})
     method._use(model, method.context)
-    assert method.drop_rate == (0.0 if doubt < 1e-3 else pytest.approx(doubt, rel=1e-3))
+    assert method.selection.drop_rate == (0.0 if doubt < 1e-3 else pytest.approx(doubt, rel=1e-3))
 
 
 def batches(given, seed=0):
@@ -103,9 +104,9 @@ def test_the_source_loss_longhand():
     for i, y in enumerate(labels):
         p, q = (head[i].softmax(0) for head in logits)
         kl = (p * (p / q).log()).sum() + (q * (q / p).log()).sum()
-        each.append(-p[y].log() - q[y].log() + method.lam * kl)
+        each.append(-p[y].log() - q[y].log() + method.selection.lam * kl)
     each = torch.stack(each)
-    keep = each.argsort()[: int((1 - method.drop_rate) * len(each))]
+    keep = each.argsort()[: int((1 - method.selection.drop_rate) * len(each))]
     expected = (method.weights[source.index] * each)[keep].mean()
     play = SGDPlayers(method.players(), total_steps=100)
     play.begin(50)
@@ -145,12 +146,12 @@ def test_the_target_terms_longhand():
         best = row[:-1].max()
         y = row[:-1].argmax()
         pseudo.append(best * -(p[y].log() + q[y].log()) if best > 0.9 else torch.zeros(()))
-    found = method.target_terms(logits, divergences(logits)[1], target)
+    found = method.target_terms(logits, posterior[target.index], warm=False)
     expected = {"crs": 0.05 * sum(crs) / len(crs), "ent": 0.025 * sum(ent) / len(ent), "pseudo": sum(pseudo) / len(pseudo)}
     assert found.keys() == expected.keys()
     for name, value in expected.items():
         assert found[name].item() == pytest.approx(value.item(), rel=1e-4)
-    assert torch.equal(method.looks_known(divergences(logits)[1], target), posterior[target.index, -1] < 0.5)
+    assert torch.equal(method.known(logits, target), posterior[target.index, -1] < 0.5)
 
 
 def test_the_prediction_is_the_posteriors_also_one_by_one_and_after_loading():
@@ -193,7 +194,7 @@ def test_prepared_again_it_has_the_same_estimates():
     """A resumed run is prepared anew with the untrained network."""
     method, again = credo(noisy()), credo(noisy())
     assert torch.equal(again.labels, method.labels) and torch.equal(again.weights, method.weights)
-    assert torch.equal(again._posterior, method._posterior) and again.drop_rate == method.drop_rate
+    assert torch.equal(again._posterior, method._posterior) and again.selection.drop_rate == method.selection.drop_rate
     plain = Credo(FeatureBottleneck(DIM, 12), SPLIT)
     load_method(plain, method.state_dict(), "a folder")
     plain.eval(), method.eval()

@@ -70,11 +70,11 @@ ERRORS = [
           "tests/vision/test_noise.py"),
     Error("symmetric noise keeps its class", "vision/datasets/noises.py", "rate / (num_classes - 1))", "rate / num_classes)",
           "tests/vision/test_noise.py"),
-    Error("crs with itself", "alignment/divergence.py", "(every - own) * (-2", "every * (-2", LONGHAND),
-    Error("joint loss without lambda", "alignment/divergence.py", "loss + lam * divergences", "loss + divergences", LONGHAND),
+    Error("crs with itself", "alignment/quantities.py", "(every - own) * (-2", "every * (-2", LONGHAND),
+    Error("joint loss without lambda", "alignment/selection.py", "loss + lam * divergences", "loss + divergences", LONGHAND),
     Error("entropy threshold", "methods/rules.py", "share * math.log(num_classes)", "share", "tests/methods/test_rules.py"),
-    Error("the heads move in Step C", "methods/divergence.py", '{"together": self.hparams.eta * mean}, "G")',
-          '{"together": self.hparams.eta * mean}, "G", "C")', LONGHAND),
+    Error("the heads move in Step C", "methods/divergence.py", '{"together": self.hparams.eta * together}, "G")',
+          '{"together": self.hparams.eta * together}, "G", "C")', LONGHAND),
     Error("no momentum", "training/players.py", "lr=lr, momentum=momentum,", "lr=lr, momentum=0.0,", LONGHAND),
 ]  # fmt: skip
 

@@ -13,6 +13,7 @@ from conftest import ROOT, without_refused
 from together import Together, free_port
 from torch import nn
 
+from tllib_ext.alignment.divergence import pooled_small_loss
 from tllib_ext.cli.parser import Parser, add_run_arguments, parse_run
 from tllib_ext.distributed import gather_rows, pooled_any, pooled_mean, rank, world_size
 from tllib_ext.methods import METHODS
@@ -20,7 +21,6 @@ from tllib_ext.methods.base import Batch
 from tllib_ext.methods.context import Context
 from tllib_ext.methods.divergence import Divergence, DivergenceHparams
 from tllib_ext.methods.posterior import estimated_target
-from tllib_ext.methods.selection import pooled_small_loss
 from tllib_ext.modules.synced_batchnorm import convert_sync_batchnorm, is_synced
 from tllib_ext.split import LabelSplit
 from tllib_ext.training.build import build

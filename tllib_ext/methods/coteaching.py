@@ -22,12 +22,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from tllib_ext.alignment.divergence import pooled_small_loss
 from tllib_ext.distributed import pooled_mean
 from tllib_ext.errors import UserError
 from tllib_ext.methods.base import Batch, Hparams, Method, Players, Prediction, hparam
 from tllib_ext.methods.context import Context
 from tllib_ext.methods.rules import EntropyRule
-from tllib_ext.methods.selection import DropRate, check_drop_rate, pooled_small_loss, resolve_drop_rate
+from tllib_ext.methods.selection import DropRate, check_drop_rate, resolve_drop_rate
 from tllib_ext.modules.heads import Heads, mean_probabilities
 from tllib_ext.split import LabelSplit
 

@@ -20,16 +20,16 @@ probabilities of the classes are the mean of its own and the heads'.
 """
 
 from dataclasses import dataclass
-from typing import Dict, List, Optional, Tuple, Union
+from typing import Dict, List, Optional, Tuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from tllib_ext.alignment.divergence import joint_loss, mean_distribution_entropy
+from tllib_ext.alignment.divergence import mean_distribution_entropy
 from tllib_ext.distributed import pooled_mean
 from tllib_ext.labels.transition import LabelModel
-from tllib_ext.methods.base import Batch, Prediction, hparam
+from tllib_ext.methods.base import Batch, Players, Prediction, hparam
 from tllib_ext.methods.context import Context
 from tllib_ext.methods.divergence import Divergence, DivergenceHparams
 from tllib_ext.methods.posterior import TargetPosterior, posterior_prediction
@@ -62,7 +62,7 @@ class Credo(Divergence):
 
     def __init__(self, backbone: nn.Module, split: LabelSplit, hparams: Optional[CredoHparams] = None):
         super().__init__(backbone, split, hparams)
-        self.minimax = False
+        self.plays = False
         self.target = TargetPosterior(split.num_source)
         self._posterior: Optional[Tensor] = None  # of the target samples, in list order
 
@@ -78,8 +78,10 @@ class Credo(Divergence):
         self._use(labels, context)
         self._posterior = torch.from_numpy(target.posterior).float().to(self.labels.device)
         changed = (self._learnt != torch.as_tensor(context.source_labels)).float().mean()
-        context.say(f"{labels.summary(self.split.source_classes)}\n  {changed:.1%} of the labels changed, "
-                    f"{self.drop_rate:.1%} of each batch dropped\n{target.summary(self.split.source_classes)}")  # fmt: skip
+        context.say(
+            f"{labels.summary(self.split.source_classes)}\n  {changed:.1%} of the labels changed, "
+            f"{self.selection.drop_rate:.1%} of each batch dropped\n{target.summary(self.split.source_classes)}"
+        )
 
     def _set_drop_rate(self, context: Context) -> None:
         """By the label model, in :meth:`_use`; the noise rate of the run is not read."""
@@ -100,30 +102,40 @@ class Credo(Divergence):
         # With clean labels there is nothing to drop: min_drop would only lose data.
         rate = max(float(1 - confidence.mean()), min(hp.min_drop, model.rate))
         # The rule keeps int((1 - rate) B) of B images: the smallest positive rate would cost one image of every batch.
-        self.drop_rate = rate if self.select and rate >= NEGLIGIBLE_RATE else 0.0
+        self.selection.drop_rate = rate if self.selects and rate >= NEGLIGIBLE_RATE else 0.0
 
     def balance_labels(self, given: np.ndarray) -> np.ndarray:
         return self._learnt.numpy()
 
-    def labels_and_weights(self, source: Batch) -> Tuple[Tensor, Union[Tensor, float]]:
-        return self.labels[source.index], self.weights[source.index]
+    def step_a1(self, source: Batch, play: Players, warm: bool) -> Tuple[Tensor, Tensor]:
+        """The paper's, with the most probable labels and the confidence in them."""
+        return self.learn(source, self.labels[source.index], play, warm, self.weights[source.index])
 
-    def looks_known(self, crs: Tensor, target: Batch) -> Tensor:
-        return super().looks_known(crs, target) if self._posterior is None else self._posterior[target.index, -1] < 0.5
-
-    def target_terms(self, logits: List[Tensor], crs: Optional[Tensor], target: Batch) -> Dict[str, Tensor]:
+    def step_a2(self, target: Batch, play: Players, warm: bool) -> List[Tensor]:
+        """Each target sample moves to the side that the target model gives it, and sure ones are learnt as labelled."""
         if self._posterior is None:
-            return super().target_terms(logits, crs, target)
-        posterior = self._posterior[target.index]
-        side = 1 - 2 * posterior[:, -1]
-        best = posterior[:, :-1].max(1)
-        pseudo = best.values * joint_loss(logits, best.indices, lam=0.0)
-        terms = {"pseudo": pooled_mean(torch.where(best.values > self.hparams.sure, pseudo, 0.0))}
-        if self.eta_ent:
-            terms["ent"] = self.eta_ent * pooled_mean(side * mean_distribution_entropy(logits, self.hparams.ent_eps))
-        if self.eta_crs and crs is not None:
-            terms["crs"] = self.eta_crs * pooled_mean(side * self._clamp(crs))
+            return super().step_a2(target, play, warm)
+        logits = self.heads(self.backbone(target.x))
+        if not warm:
+            self._follow(logits)
+        play.descend(self.target_terms(logits, self._posterior[target.index], warm), "G", "C")
+        return [head.detach() for head in logits]
+
+    def target_terms(self, logits: List[Tensor], posterior: Tensor, warm: bool) -> Dict[str, Tensor]:
+        """The weighted terms of the target, given the posterior of its classes and unknown; during the warm-up without crs."""
+        side, best = 1 - 2 * posterior[:, -1], posterior[:, :-1].max(1)
+        terms = {}
+        if self.separation.crs_weight and not warm:
+            terms["crs"] = self.separation.crs_weight * pooled_mean(side * self.minimax.crs(logits))
+        pseudo = best.values * self.plain.losses(logits, best.indices)
+        terms["pseudo"] = pooled_mean(torch.where(best.values > self.hparams.sure, pseudo, 0.0))
+        if self.separation.ent_weight:
+            entropy = mean_distribution_entropy(logits, self.hparams.ent_eps)
+            terms["ent"] = self.separation.ent_weight * pooled_mean(side * entropy)
         return terms
+
+    def known(self, logits: List[Tensor], target: Batch) -> Tensor:
+        return super().known(logits, target) if self._posterior is None else self._posterior[target.index, -1] < 0.5
 
     def refresh(self) -> None:
         super().refresh()

@@ -2,15 +2,17 @@ r"""`Divergence Optimization for Noisy Universal Domain Adaptation (CVPR 2021) <
 
 A generator G and heads F1, F2 with three steps per iteration (section 3 of the paper)::
 
-    A   min over G, F1, F2   L_s(D_s') + L_t(D_t)          eq. 8-12
-    B   min over F1, F2      L_s(D_s') - mean crs(D_t)     eq. 13
-    C   min over G           mean crs(D_t'), n times       eq. 14
-    test: unknown iff crs > delta                          eq. 15
+    A-1  min over G, F1, F2   L_s(D_s')                    SmallLossSelection
+    A-2  min over G, F1, F2   L_t(D_t)                     TargetSeparation
+    B    min over F1, F2      L_s(D_s') - mean crs(D_t)    SmallLossSelection, HeadMinimax.apart
+    C    min over G           mean crs(D_t'), n times      HeadMinimax.together
+    test: unknown iff crs > delta                          unknown_by_divergence
 
-The authors' code differs from the paper's text in many constants; every difference is one of the hyper-parameters
-below. Preset ``code`` is the authors' released code, preset ``paper`` the text taken literally. Preset ``default`` is
-the code but for three things: Step C is skipped where no target sample looks known (the code steps on weight decay and
-momentum alone), the warm-up of a short run is shorter, and the learning rate decays over S instead of S - 1 steps.
+The losses are the modules of :mod:`tllib_ext.alignment.divergence`. The authors' code differs from the paper's text in
+many constants; every difference is one of the hyper-parameters below. Preset ``code`` is the authors' released code,
+preset ``paper`` the text taken literally. Preset ``default`` is the code but for three things: Step C is skipped where no
+target sample looks known (the code steps on weight decay and momentum alone), the warm-up of a short run is shorter, and
+the learning rate decays over S instead of S - 1 steps.
 Two savings leave the result as it is: Step B has no graph through G (the code back-propagates through it and discards
 the gradient), and B's target features serve the first repeat of C (same weights, same images).
 """
@@ -22,21 +24,27 @@ from typing import Dict, List, Optional, Tuple, Union
 import torch
 from torch import Tensor, nn
 
-from tllib_ext.alignment.divergence import cross_divergence, divergences, joint_loss, mean_distribution_entropy, separation
-from tllib_ext.distributed import gather_rows, pooled_any, pooled_mean
+from tllib_ext.alignment.divergence import (
+    HeadMinimax,
+    SmallLossSelection,
+    TargetSeparation,
+    cross_divergence,
+    unknown_by_divergence,
+)
+from tllib_ext.distributed import gather_rows, pooled_any
 from tllib_ext.errors import UserError, closest
 from tllib_ext.labels.transition import LabelModel
 from tllib_ext.methods.base import Batch, Hparams, Method, Players, Prediction, hparam, inverse_decay
 from tllib_ext.methods.context import Context
 from tllib_ext.methods.posterior import TargetPosterior
-from tllib_ext.methods.selection import DropRate, check_drop_rate, estimate_source_labels, pooled_small_loss
+from tllib_ext.methods.selection import DropRate, check_drop_rate, estimate_source_labels
 from tllib_ext.modules.batchnorm import BatchNormReplay
 from tllib_ext.modules.heads import Heads, mean_probabilities
 from tllib_ext.split import LabelSplit
 
 __all__ = ["Divergence", "DivergenceHparams", "ABLATIONS", "CODE_PRESET", "PAPER_PRESET"]
 
-#: What each row of the paper's ablation (Table 4) switches off; ``kl`` flips the sign of the entropy term (eq. 19).
+#: What each row of the paper's ablation (Table 4) switches off; ``kl`` flips the sign of the entropy term.
 ABLATIONS = ("no_select", "no_div", "no_crs", "no_ent", "no_sep", "no_minimax", "kl")
 
 #: delta of the authors' configurations, 2 x `thr`: log K rounded down for 20 and 9 classes.
@@ -51,9 +59,9 @@ class DivergenceHparams(Hparams):
     """The source of a default names the authors' code and the paper's text where they differ."""
 
     eta: float = hparam(0.05, "code: eta; paper: 1", "weight of every target term")
-    lam: float = hparam(0.1, "paper §4, code", "weight of the symmetric KL divergence in the source loss (eq. 8)")
+    lam: float = hparam(0.1, "paper §4, code", "weight of the symmetric KL divergence in the source loss")
     delta: Union[float, str] = hparam("code", "code: 2*thr = 2.98, 2.708, 2.18; paper: log K", "code, log_k, auto or a number")
-    m: float = hparam(1.0, "paper §4; code: 2*margin", "half width of the dead zone (eq. 12)")
+    m: float = hparam(1.0, "paper §4; code: 2*margin", "half width of the dead zone")
     crs_clip: Optional[float] = hparam(2.0, "code; paper: none", "no push of crs beyond this distance from delta")
     crs_valid: Optional[float] = hparam(2.0, "code; paper: none", "crs term over samples with crs < this x delta")
     clamp: Optional[float] = hparam(2.0, "code; paper: none", "crs clamped at this x delta in Steps B and C")
@@ -123,12 +131,21 @@ class Divergence(Method):
         self.register_buffer("border", torch.full((2,), self._delta) if hp.delta == "auto" else None)
         self.unknown_share = 0.0
         off = set(hp.ablations())
-        self.eta_crs = 0.0 if off & {"no_crs", "no_sep"} else hp.eta
-        self.eta_ent = 0.0 if off & {"no_ent", "no_sep"} else hp.eta * hp.ent_weight * (-1 if "kl" in off else 1)
-        self.lam = 0.0 if "no_div" in off else hp.lam
-        self.minimax = "no_minimax" not in off
-        self.select = "no_select" not in off
-        self.drop_rate = 0.0 if hp.drop_rate in (None, "auto") else float(hp.drop_rate)
+        self.selects = "no_select" not in off
+        self.plays = "no_minimax" not in off  #: whether there are Steps B and C
+        given = 0.0 if hp.drop_rate in (None, "auto") else float(hp.drop_rate)
+        self.selection = SmallLossSelection(given, 0.0 if "no_div" in off else hp.lam)
+        crs_weight = 0.0 if off & {"no_crs", "no_sep"} else hp.eta
+        ent_weight = 0.0 if off & {"no_ent", "no_sep"} else hp.eta * hp.ent_weight * (-1 if "kl" in off else 1)
+        self.separation = TargetSeparation(
+            self._delta, hp.m, hp.crs_clip, hp.crs_valid, hp.ent_mode, crs_weight, ent_weight, hp.ent_eps
+        )
+        self.minimax = HeadMinimax(self._delta, hp.known_margin, hp.clamp, over=hp.c_mean)
+        #: of the warm-up: every source sample without the divergence, and the entropy of the target
+        self.plain = SmallLossSelection(drop_rate=0.0, lam=0.0)
+        self.entropy = TargetSeparation(
+            self._delta, hp.m, entropy=hp.ent_mode, crs_weight=0.0, ent_weight=ent_weight, eps=hp.ent_eps
+        )
         self.warmup = 0
         #: the estimate of the source labels, with ``drop_rate=auto``
         self.label_model: Optional[LabelModel] = None
@@ -148,11 +165,10 @@ class Divergence(Method):
 
     def prepare(self, context: Context) -> None:
         super().prepare(context)
-        hp = self.hparams
-        self.warmup = context.warmup(hp.warmup)
+        self.warmup = context.warmup(self.hparams.warmup)
         self._set_drop_rate(context)
-        if not self.select:
-            self.drop_rate = 0.0
+        if not self.selects:
+            self.selection.drop_rate = 0.0
         if self.border is not None:
             model = TargetPosterior(self.split.num_source).estimate(context)[1]
             if model is not None:
@@ -161,11 +177,90 @@ class Divergence(Method):
 
     def _set_drop_rate(self, context: Context) -> None:
         if self.hparams.drop_rate is None:
-            self.drop_rate = context.rate
+            self.selection.drop_rate = context.rate
         elif self.hparams.drop_rate == "auto":
             self.label_model = estimate_source_labels(context, self.split.num_source)
-            self.drop_rate = self.label_model.rate
+            self.selection.drop_rate = self.label_model.rate
             context.say(self.label_model.summary(self.split.source_classes))
+
+    def update(self, source: Batch, target: Batch, step: int, play: Players) -> Dict[str, Tensor]:
+        self.heads.normalise_rows()  # reference: once per iteration, before Step A only
+        warm = step < self.warmup
+        loss, kept = self.step_a1(source, play, warm)
+        logits_t = self.step_a2(target, play, warm)
+        if warm:
+            return {"loss": loss}
+        known = self.known(logits_t, target)  # D_t' of before Step A's move, kept for all repeats of Step C
+        if self.plays:
+            any_known = play.read_flag(pooled_any(known))
+            f_t = self.step_b(source, target, kept, play)
+            if not self.hparams.skip_empty or any_known():
+                self.step_c(target, known, f_t, play)
+        return {"loss": loss, "kept": kept.float().mean(), "known": known.float().mean(),
+                "crs": cross_divergence(logits_t).mean()}  # fmt: skip
+
+    def step_a1(self, source: Batch, play: Players, warm: bool) -> Tuple[Tensor, Tensor]:
+        """G and the heads learn the source samples of small loss; returns that loss and the mask of D_s'."""
+        return self.learn(source, source.labels, play, warm)
+
+    def step_a2(self, target: Batch, play: Players, warm: bool) -> List[Tensor]:
+        """G and the heads separate the target, and step; returns the heads' logits of before."""
+        logits = self.heads(self.backbone(target.x))
+        if not warm:
+            self._follow(logits)
+        play.descend((self.entropy if warm else self.separation).parts(logits), "G", "C")
+        return [head.detach() for head in logits]
+
+    def step_b(self, source: Batch, target: Batch, kept: Tensor, play: Players) -> Tensor:
+        """The heads drift apart on the target, G fixed; returns the target's features, with G's graph."""
+        self.replay.before()
+        f_t = self.backbone(target.x)
+        self.replay.after()
+        with torch.no_grad():
+            f_s = self.backbone(source.x)
+        losses = self.selection.losses(self.heads(f_s), source.labels)
+        if self.hparams.reselect:
+            kept = self.selection.kept(losses)
+        apart = self.minimax.apart(self.heads(f_t.detach()))
+        play.descend({"source": self.selection.reduce(losses, kept), "apart": self.hparams.eta * apart}, "C")
+        return f_t
+
+    def step_c(self, target: Batch, known: Tensor, f_t: Tensor, play: Players) -> None:
+        """G brings the heads together again on what looks known, n times; ``f_t`` of Step B serves the first."""
+        for repeat in range(self.hparams.n):
+            if repeat == 0:
+                self.replay.apply()  # reference: forwards the target once more here; the statistics are the same
+            else:
+                f_t = self.backbone(target.x)
+            together = self.minimax.together(self.heads(f_t), known)
+            play.descend({"together": self.hparams.eta * together}, "G")
+
+    def known(self, logits: List[Tensor], target: Batch) -> Tensor:
+        """Mask of the target samples that look known, D_t'."""
+        return self.minimax.known(logits)
+
+    def learn(
+        self, source: Batch, labels: Tensor, play: Players, warm: bool, weights: Optional[Tensor] = None
+    ) -> Tuple[Tensor, Tensor]:
+        """Back-propagate the (weighted) loss on the selected source samples, given the labels to learn."""
+        selection = self.plain if warm else self.selection
+        logits = self.heads(self.backbone(source.x))
+        losses = selection.losses(logits, labels)
+        kept = selection.kept(losses)
+        loss = selection.reduce(losses if weights is None else weights * losses, kept)
+        if self.audit is not None and labels is not source.labels:
+            with torch.no_grad():  # the audit is of the given labels, whatever is learnt
+                losses = selection.losses(logits, source.labels)
+        self.observe(source, losses, logits)
+        play.accumulate({"source": loss}, "G", "C")  # the source's graph goes before the target's comes: half the memory
+        return loss.detach(), kept
+
+    def _follow(self, logits: List[Tensor]) -> None:
+        """With ``delta=auto`` the border follows the batch's quantile of crs."""
+        if self.border is not None:
+            crs = gather_rows(cross_divergence(logits))
+            self.border[0].lerp_(torch.quantile(crs, 1 - self.unknown_share), FOLLOW)
+            self.separation.delta = self.minimax.delta = self.delta
 
     @torch.no_grad()
     def refresh(self) -> None:
@@ -173,110 +268,8 @@ class Divergence(Method):
             crs = cross_divergence(self.heads(self.context.whole("target").to(self.border.device)))
             self.border[1] = torch.quantile(crs, 1 - self.unknown_share)
 
-    def update(self, source: Batch, target: Batch, step: int, play: Players) -> Dict[str, Tensor]:
-        self.heads.normalise_rows()  # reference: once per iteration, before Step A only
-        if step < self.warmup:
-            return self._warm_up(source, target, play)
-
-        # Step A: all players learn the selected source samples and separates the target.
-        logits_s = self.heads(self.backbone(source.x))
-        labels, weights = self.labels_and_weights(source)
-        loss_s = joint_loss(logits_s, labels, self.lam)
-        kept = pooled_small_loss(loss_s, self.drop_rate)
-        self._observe_given(source, loss_s, logits_s, labels, self.lam)
-        terms = {"source": pooled_mean(weights * loss_s, kept)}
-        play.accumulate(terms, "G", "C")  # the source's graph goes before the target's comes: half the memory
-        logits_t = self.heads(self.backbone(target.x))
-        crs = divergences(logits_t)[1]
-        if self.border is not None:
-            self.border[0].lerp_(torch.quantile(gather_rows(crs), 1 - self.unknown_share), FOLLOW)
-        known = self.looks_known(crs.detach(), target)  # D_t', kept for all repeats of Step C
-        any_known = play.read_flag(pooled_any(known))
-        play.descend(self.target_terms(logits_t, crs, target), "G", "C")
-        log = {"loss": terms["source"].detach(), "kept": kept.float().mean(), "known": known.float().mean(),
-               "crs": crs.detach().mean()}  # fmt: skip
-        if not self.minimax:
-            return log
-
-        # Step B: the heads drift apart on the target, G fixed.
-        self.replay.before()
-        f_t = self.backbone(target.x)  # with its graph: the first repeat of Step C needs it
-        self.replay.after()
-        with torch.no_grad():
-            f_s = self.backbone(source.x)
-        loss_s = joint_loss(self.heads(f_s), labels, self.lam)
-        if self.hparams.reselect:
-            kept = pooled_small_loss(loss_s, self.drop_rate)
-        crs = self._clamp(cross_divergence(self.heads(f_t.detach())))
-        play.descend({"source": pooled_mean(weights * loss_s, kept), "apart": -self.hparams.eta * pooled_mean(crs)}, "C")
-
-        # Step C: G brings them together again on what looks known.
-        if self.hparams.skip_empty and not any_known():
-            return log
-        for repeat in range(self.hparams.n):
-            if repeat == 0:
-                self.replay.apply()  # reference: forwards the target once more here; the statistics are the same
-            else:
-                f_t = self.backbone(target.x)
-            together = self._clamp(cross_divergence(self.heads(f_t)))
-            if self.hparams.c_mean == "batch":
-                together = torch.where(known, together, torch.zeros_like(together))
-            mean = pooled_mean(together, known if self.hparams.c_mean == "selected" else None)
-            play.descend({"together": self.hparams.eta * mean}, "G")
-        return log
-
-    def labels_and_weights(self, source: Batch) -> Tuple[Tensor, Union[Tensor, float]]:
-        """Labels to learn and their weights: the given ones with equal weights; a subclass may correct them."""
-        return source.labels, 1.0
-
-    def looks_known(self, crs: Tensor, target: Batch) -> Tensor:
-        """Mask of the target samples that Step C brings together, D_t' (eq. 14)."""
-        return crs < self.delta - self.hparams.known_margin
-
-    def target_terms(self, logits: List[Tensor], crs: Optional[Tensor], target: Batch) -> Dict[str, Tensor]:
-        """The weighted terms of the target in Step A (eq. 11); during the warm-up, without ``crs``, the entropy alone."""
-        terms: Dict[str, Tensor] = {}
-        if self.eta_crs and crs is not None:
-            terms["crs"] = self.eta_crs * self._separate_crs(crs)
-        if self.eta_ent:
-            terms["ent"] = self.eta_ent * self._separate_ent(logits)
-        return terms
-
-    def _warm_up(self, source: Batch, target: Batch, play: Players) -> Dict[str, Tensor]:
-        logits_s = self.heads(self.backbone(source.x))
-        labels, weights = self.labels_and_weights(source)
-        loss_s = joint_loss(logits_s, labels, lam=0.0)
-        self._observe_given(source, loss_s, logits_s, labels, 0.0)
-        terms = {"source": pooled_mean(weights * loss_s)}
-        play.accumulate(terms, "G", "C")
-        logits_t = self.heads(self.backbone(target.x))
-        play.descend(self.target_terms(logits_t, None, target), "G", "C")
-        return {"loss": terms["source"].detach()}
-
-    def _observe_given(self, source: Batch, loss: Tensor, logits: List[Tensor], labels: Tensor, lam: float) -> None:
-        if self.audit is not None and labels is not source.labels:  # the audit is of the given labels, whatever is learnt
-            with torch.no_grad():
-                loss = joint_loss(logits, source.labels, lam)
-        self.observe(source, loss, logits)
-
-    def _separate_crs(self, crs: Tensor) -> Tensor:
-        hp = self.hparams
-        valid = None if hp.crs_valid is None else crs.detach() < hp.crs_valid * self.delta
-        inside = 0.0 if hp.crs_clip is None else -hp.m
-        return pooled_mean(separation(crs, self.delta, hp.m, hp.crs_clip, inside), valid)
-
-    def _separate_ent(self, logits: List[Tensor]) -> Tensor:
-        hp = self.hparams
-        if hp.ent_mode == "sum":
-            return pooled_mean(separation(divergences(logits)[2], self.delta, hp.m))
-        return pooled_mean(separation(mean_distribution_entropy(logits, hp.ent_eps), self.delta, hp.m, inside=-hp.m))
-
-    def _clamp(self, crs: Tensor) -> Tensor:
-        return crs if self.hparams.clamp is None else crs.clamp(max=self.hparams.clamp * self.delta)
-
     @torch.no_grad()
     def predict(self, x: Tensor) -> Prediction:
         logits = self.heads(self.backbone(x))
-        crs = cross_divergence(logits)
         probs = mean_probabilities(logits[:1] if self.hparams.pred_head == "first" else logits)
-        return Prediction(probs, crs, crs > self.threshold)
+        return Prediction(probs, cross_divergence(logits), unknown_by_divergence(logits, self.threshold))

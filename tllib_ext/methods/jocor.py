@@ -22,12 +22,11 @@ from typing import Dict
 
 from torch import Tensor
 
-from tllib_ext.alignment.divergence import divergences, joint_loss
+from tllib_ext.alignment.divergence import divergences, joint_loss, pooled_small_loss
 from tllib_ext.distributed import pooled_mean
 from tllib_ext.errors import UserError
 from tllib_ext.methods.base import Batch, Players, hparam
 from tllib_ext.methods.coteaching import CoTeaching, CoTeachingHparams
-from tllib_ext.methods.selection import pooled_small_loss
 
 __all__ = ["JoCoR", "JoCoRHparams"]
 

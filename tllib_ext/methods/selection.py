@@ -1,17 +1,13 @@
-"""Small-loss selection and the share of a batch that it drops, for the methods that select."""
+"""The share of a batch that small-loss selection drops, for the methods that select."""
 
 from typing import Optional, Sequence, Union
 
-from torch import Tensor
-
-from tllib_ext.alignment.divergence import num_kept, small_loss_mask
-from tllib_ext.distributed import gather_rows, rank
 from tllib_ext.errors import UserError
 from tllib_ext.labels.cached import estimate_once
 from tllib_ext.labels.transition import LabelModel
 from tllib_ext.methods.context import Context
 
-__all__ = ["DropRate", "check_drop_rate", "estimate_source_labels", "pooled_small_loss", "resolve_drop_rate"]
+__all__ = ["DropRate", "check_drop_rate", "estimate_source_labels", "resolve_drop_rate"]
 
 #: None follows the run's rate, ``"auto"`` estimates it.
 DropRate = Optional[Union[float, str]]
@@ -39,13 +35,6 @@ def resolve_drop_rate(value: DropRate, context: Context, classes: Sequence[str])
     model = estimate_source_labels(context, len(classes))
     context.say(model.summary(classes))
     return model.rate
-
-
-def pooled_small_loss(values: Tensor, drop_rate: float) -> Tensor:
-    """Mask of this process's samples that are among the small-loss part of the global batch."""
-    everyone = gather_rows(values)
-    mask = small_loss_mask(everyone, num_kept(len(everyone), drop_rate))
-    return mask[rank() * len(values) : (rank() + 1) * len(values)]
 
 
 def estimate_source_labels(context: Context, num_classes: int) -> LabelModel:

@@ -1,12 +1,12 @@
 """Classifier heads."""
 
-from typing import Iterable, List
+from typing import Iterable, List, Optional
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-__all__ = ["CosineHead", "Heads", "FeatureBottleneck", "FeatureIdentity", "mean_probabilities"]
+__all__ = ["CosineHead", "Heads", "ImageClassifierHead", "FeatureBottleneck", "FeatureIdentity", "mean_probabilities"]
 
 
 class CosineHead(nn.Linear):
@@ -77,6 +77,43 @@ class Heads(nn.Module):
         for head in self.heads:
             if isinstance(head, CosineHead):
                 head.normalise_rows()
+
+
+class ImageClassifierHead(nn.Module):
+    r"""One of the two heads F1, F2 of divergence optimisation: pooling, then a :class:`CosineHead`.
+
+    Args:
+        in_features (int): Dimension of input features
+        num_classes (int): Number of classes
+        temperature (float, optional): of the cosine head. Default: 0.05
+        pool_layer (torch.nn.Module, optional): Default: average pooling of a feature map to a vector; ``nn.Identity()`` for
+            a backbone that pools
+
+    Shape:
+        - Inputs: :math:`(minibatch, F, H, W)` where F = `in_features`, :math:`(minibatch, F)` without pooling
+        - Output: :math:`(minibatch, C)` where C = `num_classes`.
+
+    Examples::
+
+        >>> F1, F2 = ImageClassifierHead(8, 3), ImageClassifierHead(8, 3)
+        >>> f = torch.randn(5, 8, 7, 7)
+        >>> logits = F1(f), F2(f)
+        >>> logits[0].shape
+        torch.Size([5, 3])
+    """
+
+    def __init__(self, in_features: int, num_classes: int, temperature: float = 0.05, pool_layer: Optional[nn.Module] = None):
+        super().__init__()
+        self.num_classes = num_classes
+        self.pool_layer = pool_layer or nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())
+        self.head = CosineHead(in_features, num_classes, temperature)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.head(self.pool_layer(inputs))
+
+    def normalise_rows(self) -> None:
+        """Rescale the weight's rows to unit length: once at the start of an iteration."""
+        self.head.normalise_rows()
 
 
 def mean_probabilities(logits: Iterable[Tensor]) -> Tensor:

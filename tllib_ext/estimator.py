@@ -1,7 +1,8 @@
 """Noisy universal domain adaptation on arrays, as a scikit-learn estimator: no files, no run folder."""
 
+import copy
 import warnings
-from typing import Dict, List, Mapping, Optional, Tuple, Union
+from typing import Dict, List, Mapping, Optional, Set, Tuple, Union
 
 import numpy as np
 import torch
@@ -21,7 +22,8 @@ from tllib_ext.methods.posterior import estimated_target
 from tllib_ext.modules.heads import FeatureBottleneck
 from tllib_ext.split import LabelSplit
 from tllib_ext.target.diagnosis import MOST
-from tllib_ext.training.arrays import Rows, check_parameters, describe_scale, split_rows
+from tllib_ext.training.answer_space import Answered, AnswerSpace, answer_space
+from tllib_ext.training.arrays import Rows, check_answers, check_parameters, describe_scale, split_rows
 from tllib_ext.training.checkpoint import load_method
 from tllib_ext.training.device import pick_device
 from tllib_ext.training.domain import Domain, Steps
@@ -66,6 +68,8 @@ class NoisyUniDA(ClassifierMixin, BaseEstimator):
         transition_ (numpy.ndarray): estimated :math:`p(\text{given} \mid \text{true})`, row = true class, :math:`(K, K)`
         threshold_ (float or None): a sample is unknown if :meth:`score_samples` is above; None for a method without
             one number for all samples
+        answers_ (dict): row of the target to the label that :meth:`answer` was told, those of earlier calls too
+        doubtful_answers_ (numpy.ndarray): rows whose answer contradicts their neighbourhood: worth a second look
         method_ (Method): the trained networks
         n_features_in_ (int): :math:`D`
 
@@ -149,8 +153,15 @@ class NoisyUniDA(ClassifierMixin, BaseEstimator):
             self._warn(f"of {len(labels)} labels {model.rate_text()}; more samples or better features may tell")
         self.transition_ = np.array(model.transition)
         self.threshold_ = np.inf if xt is None else method.threshold
+        self.answers_: Dict[int, object] = {}
+        self.doubtful_answers_ = np.empty(0, dtype=np.int64)
+        self._confirmed: Set[int] = set()
+        self._space: Optional[AnswerSpace] = None
+        self._answered: Optional[Answered] = None
         if xt is not None:
-            share = float(np.mean(np.asarray(predict_domain(method, target).unknown)))
+            found = predict_domain(method, target)
+            self._space = answer_space(method, found, xt, xs, model.responsibilities, True, self.seed)
+            share = float(np.mean(np.asarray(found.unknown)))
             own = estimated_target(method)
             if own is not None or share > MOST:
                 self._warn(*describe_unknown(share, own, decides=own is not None))
@@ -196,6 +207,48 @@ class NoisyUniDA(ClassifierMixin, BaseEstimator):
     ) -> np.ndarray:
         """:meth:`fit`, then :meth:`predict` of ``Xt``, or without it of ``X``."""
         return self.fit(X, y, Xt, sample_domain=sample_domain).predict(X if Xt is None else Xt)
+
+    def ask(self, n: int = 20) -> np.ndarray:
+        r"""The rows of the target (of ``Xt``, or of the target rows among ``X``) whose labels help most, :math:`(n,)`.
+
+        Rows that were answered before are passed over, so that a second call goes on where the first ended.
+        """
+        if isinstance(n, bool) or not isinstance(n, (int, np.integer)) or n < 1:
+            raise UserError(f"n={n!r}: expected a whole number, at least 1")
+        return self._target_space().choose(int(n), sorted(self.answers_), self.seed)
+
+    def answer(self, index: ArrayLike, labels: Labels, trust: bool = True) -> "NoisyUniDA":
+        """The estimator corrected by the true labels of some target rows; this one stays as it is.
+
+        Args:
+            index (array-like): rows of the target, of :meth:`ask` or others
+            labels (array-like): their labels: of ``classes_``, or ``unknown_label``. A row that was answered before gets the
+                new label; the same label again confirms it
+            trust (bool): also use answers that contradict their neighbourhood. False leaves them out until they are
+                confirmed. Default: True
+
+        Its :meth:`predict`, :meth:`predict_proba` and :meth:`score_samples` use the answers for every row, new ones too,
+        and ``threshold_`` is 0.5.
+        """
+        space = self._target_space()
+        given = check_answers(index, labels, len(space.z), {*self.classes_.tolist(), self.unknown_label})
+        corrected = copy.copy(self)
+        same = {row for row, label in given.items() if self.answers_.get(row, given) == label}
+        corrected._confirmed = self._confirmed - given.keys() | same
+        corrected.answers_ = {**self.answers_, **given}
+        number = {label: k for k, label in enumerate(self.classes_.tolist())} | {self.unknown_label: len(self.classes_)}
+        rows = np.array(sorted(corrected.answers_), dtype=np.int64)
+        numbers = np.array([number[corrected.answers_[row]] for row in rows.tolist()], dtype=np.int64)
+        corrected._answered = space.answered(rows, numbers, np.isin(rows, list(corrected._confirmed)), trust)
+        corrected.doubtful_answers_ = rows[corrected._answered.correction.doubtful]
+        corrected.threshold_ = 0.5
+        return corrected
+
+    def _target_space(self) -> AnswerSpace:
+        check_is_fitted(self)
+        if self._space is None:
+            raise UserError("there is no target to ask about: fit with Xt, or with target rows in sample_domain")
+        return self._space
 
     def _domains(
         self, X: ArrayLike, y: Labels, Xt: Optional[ArrayLike], sample_domain: Optional[ArrayLike]
@@ -274,8 +327,11 @@ class NoisyUniDA(ClassifierMixin, BaseEstimator):
     def _predict(self, X: ArrayLike) -> List[np.ndarray]:
         """Probabilities, scores and whether unknown."""
         check_is_fitted(self)
-        rows = Domain(Rows(self._rows(X, "X")), pick_device(self.device))
-        return list(map(np.asarray, predict_domain(self.method_, rows)))
+        rows = self._rows(X, "X")
+        found = predict_domain(self.method_, Domain(Rows(rows), pick_device(self.device)))
+        if self._answered is not None:
+            found = self._answered.predict(rows, found)
+        return list(map(np.asarray, found))
 
     def __getstate__(self) -> Record:
         # Arrays instead of networks: tllib's methods are classes made at lookup, which pickle cannot name.

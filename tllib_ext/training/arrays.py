@@ -1,15 +1,15 @@
 """What the estimator checks before a fit: its parameters, the rows of both domains, features of different scale."""
 
-from typing import Any, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Collection, Dict, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.utils import check_array
 
 from tllib_ext.errors import UserError
-from tllib_ext.labels.encode import Labels
+from tllib_ext.labels.encode import Labels, as_labels
 
-__all__ = ["Rows", "check_parameters", "describe_scale", "source_rows", "split_rows", "take_labels"]
+__all__ = ["Rows", "check_answers", "check_parameters", "describe_scale", "source_rows", "split_rows", "take_labels"]
 
 #: medians over the columns: of the factor between the standard deviations of both domains, and of the distance between
 #: their means in standard deviations of the source. Pairs of domains of Office-31, PACS and Transfer reach 1.8 and 1.0.
@@ -35,6 +35,28 @@ def check_parameters(**parameters: Any) -> None:
         raise UserError(f"unknown_label={parameters['unknown_label']!r}: expected a number or a string, such as 'unknown'")
     if not isinstance(parameters["hparams"] or {}, Mapping):
         raise UserError(f"hparams={parameters['hparams']!r}: expected a dict of hyper-parameters, such as {{'eta': 0.1}}")
+
+
+def check_answers(index: ArrayLike, labels: Labels, size: int, known: Collection[object]) -> Dict[int, object]:
+    """Row to label, of answers about a target of ``size`` rows; ``known`` are the classes and the label of unknown.
+
+    Examples::
+
+        >>> check_answers([2, 0], ["cat", "ant"], 3, {"ant", "cat", -1})
+        {2: 'cat', 0: 'ant'}
+    """
+    given, rows = as_labels(labels, "labels").tolist(), np.atleast_1d(np.asarray(index))
+    if rows.shape != (len(given),) or not (len(rows) == 0 or np.issubdtype(rows.dtype, np.integer)):
+        raise UserError(f"{len(given)} labels for an index of shape {rows.shape}: expected one row number for each label")
+    if len(rows) and not (0 <= rows.min() and rows.max() < size):
+        raise UserError(f"index has rows {rows.min()} to {rows.max()}: expected 0 to {size - 1}, rows of the target")
+    answers: Dict[int, object] = {}
+    for row, label in zip(rows.tolist(), given):
+        if label not in known:
+            raise UserError(f"label {label!r} of row {row}: expected one of classes_, or unknown_label for unknown")
+        if answers.setdefault(row, label) != label:
+            raise UserError(f"row {row} has the labels {answers[row]!r} and {label!r}: expected one")
+    return answers
 
 
 class Rows:

@@ -16,4 +16,4 @@ def test_report_and_evaluation_import_neither_torch_nor_training():
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert "torch" not in loaded
     ours = {name.split(".")[1] for name in loaded if name.startswith("tllib_ext.")}
-    assert ours <= {"report", "evaluation", "compat", "errors", "io", "images", "split", "typing"}
+    assert ours <= {"report", "evaluation", "compat", "errors", "io", "images", "split", "typing", "columns", "streams"}

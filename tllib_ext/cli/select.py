@@ -9,8 +9,9 @@ from prettytable import PrettyTable
 
 from tllib_ext.cli.parser import output_file, run_main
 from tllib_ext.errors import UserError, one_line
+from tllib_ext.evaluation.run_records import read_evaluations
 from tllib_ext.evaluation.validators import VALIDATORS, rank_correlation, ranks
-from tllib_ext.io import read_json_lines, write_json
+from tllib_ext.io import write_json
 from tllib_ext.typing import Record
 
 __all__ = ["find_runs", "main", "select"]
@@ -36,7 +37,7 @@ def select(folders: Sequence[Path], metric: str = "os") -> Record:
     """
     runs: List[Record] = []
     for folder in folders:
-        lines = read_json_lines(folder / "results.jsonl")
+        lines = read_evaluations(folder / "results.jsonl", [metric, *VALIDATORS])
         last = lines[-1] if lines else {}
         runs.append({"run": str(folder), metric: last.get(metric), **{name: last.get(name) for name in VALIDATORS}})
     names = [name for name in VALIDATORS if any(run[name] is not None for run in runs)]

@@ -1,6 +1,6 @@
 """The contents of a run folder, for the plots and the page."""
 
-import json
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Callable, List, Optional, TypeVar
@@ -11,8 +11,18 @@ from tllib_ext.errors import UserError
 from tllib_ext.evaluation.feature_map_file import FeatureMap, read_feature_map
 from tllib_ext.evaluation.files import Predictions, load_split, read_predictions
 from tllib_ext.evaluation.openset import OpenSetReport
+from tllib_ext.evaluation.run_records import (
+    CONFIG,
+    ENVIRONMENT,
+    RESULTS,
+    check_record,
+    label_model,
+    matrix,
+    read_evaluations,
+    read_record,
+    target_model,
+)
 from tllib_ext.evaluation.suspects_file import Suspects, read_suspects
-from tllib_ext.io import read_json_lines
 from tllib_ext.split import LabelSplit
 from tllib_ext.typing import PathLike, Record
 
@@ -65,39 +75,30 @@ def read_run(folder: PathLike, results: Optional[Record] = None) -> RunFiles:
     split = load_split(folder / "config.json")
 
     def optional(name: str, read: Callable[[Path], T]) -> Optional[T]:
-        return read(folder / name) if (folder / name).is_file() else None
+        return read(folder / name) if os.path.lexists(folder / name) else None
 
+    def estimate(file: Path) -> Record:
+        return read_record(file, label_model(split.num_source), ("rate", "rate_std", "trace", "transition"))
+
+    def diagnosis(file: Path) -> Record:
+        found = read_record(file, target_model(), ("called_unknown", "warnings"))
+        lacking = {"share": ("decides", "share_std"), "decides": ("share", "share_std")}
+        if absent := [name for key, names in lacking.items() for name in names if key in found and found.get(name) is None]:
+            raise UserError(f"{file} has no {absent[0]}: it was written by another version")
+        return found
+
+    record = read_record(folder / "results.json", {}) if results is None else results
+    check_record(record, {**RESULTS, "realised_transition": matrix(split.num_source).or_none()}, folder / "results.json")
     return RunFiles(
         folder=folder,
-        config=_json(folder / "config.json"),
-        env=optional("env.json", _json) or {},
-        results=_json(folder / "results.json") if results is None else results,
-        records=read_json_lines(folder / "results.jsonl"),
+        config=read_record(folder / "config.json", CONFIG),
+        env=optional("env.json", lambda file: read_record(file, ENVIRONMENT)) or {},
+        results=record,
+        records=read_evaluations(folder / "results.jsonl"),
         split=split,
         predictions=read_predictions(folder / "predictions.csv", split),
         suspects=optional("suspects.csv", lambda file: read_suspects(file, split)),
         feature_map=optional("tsne.csv", read_feature_map),
-        label_model=optional("label_model.json", _with_keys("rate", "rate_std", "trace", "transition")),
-        target_model=optional("target_model.json", _with_keys("called_unknown", "warnings")),
+        label_model=optional("label_model.json", estimate),
+        target_model=optional("target_model.json", diagnosis),
     )
-
-
-def _with_keys(*keys: str) -> Callable[[Path], Record]:
-    def read(file: Path) -> Record:
-        model = _json(file)
-        lacking = [key for key in keys if key not in model]
-        if lacking:
-            raise UserError(f"{file} has no {', '.join(lacking)}: it was written by another version")
-        return model
-
-    return read
-
-
-def _json(file: Path) -> Record:
-    try:
-        value = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise UserError(f"cannot read {file}: {' '.join(str(error).split())[:200]}") from None
-    if not isinstance(value, dict):
-        raise UserError(f"{file}: expected a JSON object")
-    return value

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # small tensors: threads cost more than they give
+os.environ["TLLIB_EXT_OFFLINE"] = "1"  # what a test downloads comes from a server that it starts
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as the commands do: tests with two threads run beside other processes
 
 ROOT = Path(__file__).resolve().parents[1]

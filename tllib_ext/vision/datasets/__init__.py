@@ -18,6 +18,7 @@ DATASETS: "Registry[Callable[[DataRequest], Data]]" = Registry(
         "Office31": ("tllib_ext.vision.datasets.benchmarks:office31", "Office-31 in tllib's layout: A, D, W"),
         "OfficeHome": ("tllib_ext.vision.datasets.benchmarks:office_home", "Office-Home in tllib's layout: Ar, Cl, Pr, Rw"),
         "VisDA2017": ("tllib_ext.vision.datasets.benchmarks:visda2017", "VisDA-2017 in tllib's layout: Synthetic, Real"),
+        "DomainNet": ("tllib_ext.vision.datasets.domainnet:domainnet", "DomainNet in tllib's layout: c, i, p, q, r, s"),
         "Glyphs": ("tllib_ext.vision.datasets.glyphs:glyphs", "embedded: letters and digits in three styles, drawn when used"),
         "folder": ("tllib_ext.vision.datasets.folders:folder", "your own images: DIR/<domain>/<class>/<image>"),
         "features": ("tllib_ext.vision.datasets.folders:features", "your own features: DIR/<domain>.npz"),
@@ -28,7 +29,7 @@ DATASETS.register_prefix(
     "tllib",
     "tllib_ext.vision.datasets.benchmarks:from_tllib",
     "through tllib's own class",
-    {name: f"{name} through tllib's own class, which can download it" for name in ("Office31", "OfficeHome", "VisDA2017")},
+    {name: f"{name} through tllib's own class" for name in ("Office31", "OfficeHome", "VisDA2017")},
 )
 
 _INSTANCE = "tllib_ext.vision.datasets.instance_noises"

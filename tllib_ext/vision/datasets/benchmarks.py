@@ -8,7 +8,9 @@ from tllib_ext.errors import UserError
 from tllib_ext.images import load_image
 from tllib_ext.split import PRESETS, LabelSplit
 from tllib_ext.vision.datasets.builder import Data, DataRequest, DatasetBuilder
+from tllib_ext.vision.datasets.downloads import ARCHIVES, lacking_data
 from tllib_ext.vision.datasets.imagelist import ImageList
+from tllib_ext.vision.fetch import Needed
 
 __all__ = ["Benchmark", "TllibBenchmark", "BENCHMARKS", "office31", "office_home", "visda2017", "from_tllib"]
 
@@ -39,6 +41,9 @@ class Benchmark(DatasetBuilder):
     def domains(self, root: str) -> Sequence[str]:
         return list(self.lists)
 
+    def lacking(self, root: Optional[str]) -> Optional[Needed]:
+        return lacking_data(self.name, root) if root is not None and self.name in ARCHIVES else None
+
     def open(self, root: str, source: str, target: str, request: DataRequest) -> Data:
         files = (os.path.join(root, "image_list", f"{self.lists[domain]}.txt") for domain in (source, target))
         first, second = (ImageList(root, self.classes, file, allow_outside=request.allow_outside) for file in files)
@@ -46,29 +51,23 @@ class Benchmark(DatasetBuilder):
 
 
 class TllibBenchmark(Benchmark):
-    """The same data through tllib's own class, which can download it."""
+    """The same data through tllib's own class."""
 
     def __init__(self, benchmark: Benchmark):
         vars(self).update(vars(benchmark))
 
-    def folder(self, root: Optional[str], name: str, download: bool = False) -> str:
-        return root if root is not None and download else super().folder(root, name)
+    def lacking(self, root: Optional[str]) -> Optional[Needed]:
+        compat.tllib("vision.datasets")  # without tllib there is nothing to fetch for
+        return super().lacking(root)
 
     def open(self, root: str, source: str, target: str, request: DataRequest) -> Data:
         builder = getattr(compat.tllib("vision.datasets"), self.name)
         absent = [name for name, *_ in builder.download_list if not os.path.exists(os.path.join(root, name))]
-        if absent and not request.download:
-            remedy = "or allow the download (download=True, --download)"
-            raise UserError(f"{root} has no {', '.join(absent)}: expected {self.layout}; {remedy}")
+        if absent:
+            raise UserError(f"{root} has no {', '.join(absent)}: expected {self.layout}; an empty folder is filled")
         letter = {domain: letter for letter, domain in self.letters.items()}
-        # tllib 0.4 fails with download=False (it calls a function of two arguments with one); with True it fetches only
-        # what is absent, which is nothing here unless the user allowed it.
-        try:
-            first, second = (builder(root=root, task=letter[domain], download=True) for domain in (source, target))
-        except SystemExit:  # tllib's answer to a failed download
-            raise UserError(
-                f"tllib could not download {self.name} to {root}: try again, or put it there: {self.layout}"
-            ) from None
+        # With download=False tllib 0.4 calls a function of two arguments with one; with True it fetches what is absent: nothing.
+        first, second = (builder(root=root, task=letter[domain], download=True) for domain in (source, target))
         first.loader = second.loader = load_image  # the one reader of image files
         return Data(request.name, source, target, first, second, split=self.split)
 

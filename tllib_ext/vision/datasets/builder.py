@@ -2,11 +2,12 @@
 
 import os
 from dataclasses import dataclass, field
-from typing import Dict, List, Optional, Sequence
+from typing import Dict, List, Optional, Sequence, Tuple
 
 from tllib_ext.errors import UserError, closest
 from tllib_ext.split import PRESETS, LabelSplit
 from tllib_ext.vision.datasets.types import ImageListLike
+from tllib_ext.vision.fetch import Needed, provide
 
 __all__ = ["Data", "DataRequest", "DatasetBuilder", "find_domain", "split_by_classes"]
 
@@ -19,7 +20,7 @@ class DataRequest:
     root: Optional[str] = None
     source: Optional[str] = None
     target: Optional[str] = None
-    download: bool = False
+    download: bool = True
     allow_outside: bool = False
 
 
@@ -68,19 +69,36 @@ class DatasetBuilder:
     layout = "<domain>/<class>/<image>"
 
     def __call__(self, request: DataRequest) -> Data:
+        if request.root is not None and self.lacking(request.root) is not None:
+            self.pair(request.root, request)  # a mistake shows before a download
         root = self.folder(request.root, request.name, request.download)
+        return self.open(root, *self.pair(root, request), request)
+
+    def pair(self, root: str, request: DataRequest) -> Tuple[str, str]:
+        """Source and target of a request, which exist and differ."""
         domains = self.domains(root)
         if request.source is None or request.target is None:
             raise UserError(f"source and target are needed: which domain is which? domains here: {', '.join(domains)}")
-        source, target = (find_domain(text, domains, self.letters) for text in (request.source, request.target))
+        source, target = (self.find(text, domains) for text in (request.source, request.target))
         if source == target:
             raise UserError(f"source and target are the same domain, {source!r}: choose two of {', '.join(domains)}")
-        return self.open(root, source, target, request)
+        return source, target
 
-    def folder(self, root: Optional[str], name: str, download: bool = False) -> str:
-        """The data folder; an error that describes the expected layout if there is none."""
+    def find(self, text: str, domains: Sequence[str]) -> str:
+        """The domain that ``text`` names."""
+        return find_domain(text, domains, self.letters)
+
+    def lacking(self, root: Optional[str]) -> Optional[Needed]:
+        """What ``root`` lacks and can be fetched; None if nothing is missing, or nothing can be fetched."""
+        return None
+
+    def folder(self, root: Optional[str], name: str, download: bool = True) -> str:
+        """The data folder, fetched if that is possible; an error that describes the expected layout if there is none."""
         if root is None:
             raise UserError(f"the data set {name} needs its folder: expected {self.layout} in it")
+        needed = self.lacking(root)
+        if needed is not None:
+            provide([needed], download)
         if not os.path.isdir(root):
             raise UserError(f"no data folder {root}: expected {self.layout} in it; without a folder the embedded data is used")
         return root

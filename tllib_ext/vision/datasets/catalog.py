@@ -7,6 +7,7 @@ from tllib_ext.errors import UserError
 from tllib_ext.split import LabelSplit
 from tllib_ext.vision.datasets import DATASETS
 from tllib_ext.vision.datasets.builder import Data, DataRequest, DatasetBuilder
+from tllib_ext.vision.datasets.downloads import lacking_data, named_like
 
 __all__ = ["open_data", "recognise"]
 
@@ -15,7 +16,7 @@ log = logging.getLogger(__name__)
 
 def open_data(
     root: Optional[str] = None, name: str = "auto", source: Optional[str] = None, target: Optional[str] = None,
-    split: Optional[str] = None, download: bool = False, allow_outside: bool = False,
+    split: Optional[str] = None, download: bool = True, allow_outside: bool = False,
 ) -> Data:  # fmt: skip
     """Find the data, its two domains and the label split.
 
@@ -24,7 +25,7 @@ def open_data(
         name (str): one of :data:`~tllib_ext.vision.datasets.DATASETS`; ``auto`` recognises the layout
         source (str), target (str): domains, see :func:`~tllib_ext.vision.datasets.builder.find_domain`
         split (str, optional): preset or ``a/b/c``; default: the benchmark's, or by the class names of the two domains
-        download (bool): let tllib fetch the data (only ``tllib:…``)
+        download (bool): fetch a known data set whose folder is absent or empty. Default: True
         allow_outside (bool): let a list file name images outside of ``root``
     """
     name = recognise(root) if name == "auto" else name
@@ -37,9 +38,15 @@ def open_data(
 
 
 def recognise(root: Optional[str]) -> str:
-    """The name of the data set in ``root``, by its files; ``folder`` if no data set recognises it."""
+    """The name of the data set in ``root``, by its files; ``folder`` if no data set recognises it.
+
+    A folder that is absent or empty is the data set that it is named like, if that can be fetched.
+    """
     if root is None:
         return "Glyphs"
+    name = named_like(root)
+    if name is not None and lacking_data(name, root) is not None:
+        return name
     DatasetBuilder().folder(root, "folder")
     for name in DATASETS:
         try:

@@ -112,7 +112,7 @@ class GlyphsData(Benchmark):
     def __call__(self, request: DataRequest) -> Data:
         return super().__call__(replace(request, source=request.source or "P", target=request.target or "S"))
 
-    def folder(self, root: Optional[str], name: str, download: bool = False) -> str:
+    def folder(self, root: Optional[str], name: str, download: bool = True) -> str:
         return root if root is not None else str(cache_dir() / "glyphs")
 
     def recognises(self, root: str) -> bool:

@@ -6,22 +6,23 @@ from torch import Tensor, nn
 
 from tllib_ext.errors import UserError
 from tllib_ext.typing import PathLike
+from tllib_ext.vision.fetch import forbidden
 from tllib_ext.vision.models import BACKBONES
 from tllib_ext.vision.models.providers import CLASSIFIERS, Backbone, read_state
 
 __all__ = ["build_backbone", "load_weights"]
 
 
-def build_backbone(name: str, weights: Optional[str] = "default", download: bool = False) -> nn.Module:
+def build_backbone(name: str, weights: Optional[str] = "default", download: bool = True) -> nn.Module:
     """A backbone by name.
 
     Args:
         name (str): a name in :data:`~tllib_ext.vision.models.BACKBONES`: ``resnet50``, ``tllib:NAME``, ``timm:NAME``, …
         weights (str, optional): ``"default"`` (pretrained), ``None`` or ``"none"`` (random), or a state-dict file
             (``.pth`` read with ``weights_only``, or ``.safetensors``), with or without its classifier
-        download (bool): fetch default weights that are not on this machine yet
+        download (bool): fetch default weights that are not on this machine yet. Default: True
     """
-    net = BACKBONES.get(name)(weights == "default", download)
+    net = BACKBONES.get(name)(weights == "default", not forbidden(download))
     if not isinstance(net, nn.Module) or not hasattr(net, "out_features"):
         raise UserError(f"the backbone {name!r} is {type(net).__name__}: expected a torch module with out_features")
     if weights not in (None, "none", "default"):

@@ -1,19 +1,28 @@
 """Backbones of torchvision, tllib and timm, with tllib's ``out_features`` and without their classifiers."""
 
 import os
-import re
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterator, Protocol
+from typing import Any, Callable, Dict, Optional, Protocol, Tuple
 
 import torch
 from torch import Tensor, nn
 
 from tllib_ext import compat
-from tllib_ext.errors import UserError, closest, first_line, one_line
-from tllib_ext.typing import PathLike
+from tllib_ext.errors import UserError, closest, first_line
+from tllib_ext.typing import PathLike, Record
+from tllib_ext.vision.fetch import RemoteFile, provide
+from tllib_ext.vision.models.pretrained import of_timm, of_tllib, of_torchvision
 
-__all__ = ["Backbone", "BackboneLike", "CLASSIFIERS", "from_torchvision", "from_tllib", "from_timm", "read_state"]
+__all__ = [
+    "Backbone",
+    "BackboneLike",
+    "NamedBackbone",
+    "CLASSIFIERS",
+    "from_torchvision",
+    "from_tllib",
+    "from_timm",
+    "read_state",
+]
 
 #: names of the classifier in a network.
 CLASSIFIERS = ("fc", "classifier", "head")
@@ -42,88 +51,98 @@ class BackboneLike(Protocol):
     out_features: int
 
 
-Builder = Callable[[bool, bool], Backbone]
-_REMEDY = "(download=True, --download), or give weights, a file or 'none'"
+class NamedBackbone:
+    """A builder whose default weights are one file: ``builder(pretrained, download)`` is a :class:`Backbone`.
+
+    Args:
+        create (callable): weights file or None -> network and its width
+        weights (callable): the file of the default weights, None if there is none
+        name (str): for messages
+    """
+
+    def __init__(
+        self, name: str, create: Callable[[Optional[Path]], Tuple[nn.Module, int]], weights: Callable[[], Optional[RemoteFile]]
+    ):
+        self.name, self._create, self._weights = name, create, weights
+
+    def weights(self) -> RemoteFile:
+        """The file of the default weights and where it comes from."""
+        remote = self._weights()
+        if remote is None:
+            raise UserError(f"{self.name} has no pretrained weights: give weights, a file or 'none'")
+        return remote
+
+    def __call__(self, pretrained: bool, download: bool) -> Backbone:
+        if not pretrained:
+            return Backbone(*self._create(None))
+        remote = self.weights()
+        provide([remote], download)
+        try:
+            return Backbone(*self._create(remote.path))
+        except UserError:
+            raise
+        except Exception as error:  # whatever another library raises at a file that it did not expect
+            remedy = "remove it, and the same command fetches it again"
+            raise UserError(f"cannot load {remote.path} into {self.name}: {first_line(error)}; {remedy}") from None
 
 
-def from_torchvision(name: str) -> Builder:
+def from_torchvision(name: str) -> NamedBackbone:
     """The builder of ``torchvision:NAME``."""
 
-    def build(pretrained: bool, download: bool) -> Backbone:
-        models = compat.torchvision().models
-        net = models.get_model(name, weights=None)
-        if pretrained:
-            # The first ImageNet weights, which the paper started from; newer recipes have other features.
-            url = models.get_model_weights(name).IMAGENET1K_V1.url
-            file = Path(torch.hub.get_dir()) / "checkpoints" / url.rsplit("/", 1)[-1]
-            if not file.exists():
-                if not download:
-                    found = f"the ImageNet weights of {name} are not on this machine ({file})"
-                    raise UserError(f"{found}: allow the download from {url} {_REMEDY}")
-                with _download(url):
-                    file.parent.mkdir(parents=True, exist_ok=True)
-                    digest = re.search(r"-([0-9a-f]{8,})\.", file.name)
-                    torch.hub.download_url_to_file(url, str(file), digest and digest[1])
+    def create(file: Optional[Path]) -> Tuple[nn.Module, int]:
+        net = compat.torchvision().models.get_model(name, weights=None)
+        if file is not None:
             net.load_state_dict(read_state(file))
         attribute = next(a for a in CLASSIFIERS if hasattr(net, a))
         classifier = getattr(net, attribute)
         linear: Any = classifier[-1] if isinstance(classifier, nn.Sequential) else classifier
         setattr(net, attribute, nn.Identity())
-        return Backbone(net, linear.in_features)
+        return net, linear.in_features
 
-    return build
+    return NamedBackbone(name, create, lambda: of_torchvision(name))
 
 
-def from_tllib(name: str) -> Builder:
+def from_tllib(name: str) -> NamedBackbone:
     """The builder of ``tllib:NAME``."""
     models = compat.tllib("vision.models")
     if not callable(getattr(models, name, None)) or name.startswith("_"):
         names = [n for n, v in vars(models).items() if n.islower() and callable(v)]
         raise UserError(f"unknown backbone 'tllib:{name}': {closest(name, names)}")
-    return _fetched(f"tllib:{name}", lambda pretrained: getattr(models, name)(pretrained=pretrained), "out_features")
+
+    def create(file: Optional[Path]) -> Tuple[nn.Module, int]:
+        net = getattr(models, name)(pretrained=file is not None)  # tllib looks for the file in the same place
+        return net, net.out_features
+
+    return NamedBackbone(f"tllib:{name}", create, lambda: of_tllib(name))
 
 
-def from_timm(name: str) -> Builder:
+def from_timm(name: str) -> NamedBackbone:
     """The builder of ``timm:NAME``."""
 
-    def create(pretrained: bool) -> Any:
-        timm = compat.timm()
-        if name not in timm.list_models():
-            raise UserError(f"unknown backbone 'timm:{name}': {closest(name, timm.list_models())[:300]}")
+    def create(file: Optional[Path]) -> Tuple[nn.Module, int]:
+        timm = _timm_with(name)
         config = timm.get_pretrained_cfg(name)
         # Transformers of this kind then take images of any size that their patches fill.
         dynamic = config is not None and config.fixed_input_size and name.startswith(("vit_", "eva", "deit"))
-        return timm.create_model(name, pretrained, num_classes=0, **({"dynamic_img_size": True} if dynamic else {}))
+        more: Record = {"dynamic_img_size": True} if dynamic else {}
+        if file is not None:
+            more["pretrained_cfg_overlay"] = {"file": str(file), "custom_load": False}
+        net = timm.create_model(name, file is not None, num_classes=0, **more)
+        return net, net.num_features
 
-    return _fetched(f"timm:{name}", create, "num_features")
+    def weights() -> Optional[RemoteFile]:
+        _timm_with(name)
+        return of_timm(name)
 
-
-def _fetched(name: str, create: Callable[[bool], Any], width: str) -> Builder:
-    """A builder whose default weights are fetched by another library."""
-
-    def build(pretrained: bool, download: bool) -> Backbone:
-        if pretrained and not download:
-            raise UserError(f"default weights of {name} come from the network: allow it {_REMEDY}")
-        if pretrained:
-            with _download(f"the weights of {name}"):
-                net = create(True)
-        else:
-            net = create(False)
-        return Backbone(net, getattr(net, width))
-
-    return build
+    return NamedBackbone(f"timm:{name}", create, weights)
 
 
-@contextmanager
-def _download(what: str) -> Iterator[None]:
-    """Whatever a download raises, as one line; libraries raise their own kinds of errors."""
-    try:
-        yield
-    except UserError:
-        raise
-    except Exception as error:
-        remedy = "try again, or fetch them on another machine and give weights=FILE; without weights: weights=none"
-        raise UserError(f"cannot download {what}: {one_line(error)[:200]}; {remedy}") from None
+def _timm_with(name: str) -> Any:
+    """timm; an error if it has no network of that name."""
+    timm = compat.timm()
+    if name not in timm.list_models():
+        raise UserError(f"unknown backbone 'timm:{name}': {closest(name, timm.list_models())[:300]}")
+    return timm
 
 
 def read_state(file: PathLike) -> Dict[str, Tensor]:

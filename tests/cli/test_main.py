@@ -64,8 +64,8 @@ def test_wrong_words_are_one_line(capsys, words, message):
     assert code == 2 and message in err and err.count("\n") == 1
 
 
-def test_files_may_not_say_where_to_write_or_what_to_fetch(capsys, tmp_path):
-    for key in ("log: elsewhere", "overwrite: true", "download: true", "allow_outside: true", "allow-outside: true"):
+def test_files_may_not_say_where_to_write_or_what_to_read(capsys, tmp_path):
+    for key in ("log: elsewhere", "overwrite: true", "allow_outside: true", "allow-outside: true"):
         (tmp_path / "c.yaml").write_text(f"noise: pair\n{key}\n")
         code, _, err = run(capsys, "train", "-c", str(tmp_path / "c.yaml"))
         assert code == 2 and f"{key.partition(':')[0]} may not be set by a file" in err

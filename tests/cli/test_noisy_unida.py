@@ -125,7 +125,8 @@ def test_list_hp_and_presets(run_example):
 
 BAD = {
     "missing folder": (["nowhere", "-s", "A", "-t", "D"], "no data folder nowhere"),
-    "missing folder of a known layout": (["nowhere", "-d", "Office31", "-s", "A", "-t", "D"], "image_list/{amazon.txt"),
+    "missing folder of a known layout": (["nowhere", "-d", "Office31", "-s", "A", "-t", "D"],
+                                        "put the archives of Office31 into nowhere (amazon.tgz from"),
     "unknown dataset": (["{f}", "-d", "Ofice31", "-s", "A", "-t", "D"], "did you mean 'Office31'"),
     "unknown domain": (["{f}", "-s", "alpa", "-t", "beta"], "did you mean 'alpha'"),
     "unknown method": (["{f}", "-m", "divergance", "-s", "alpha", "-t", "beta"], "did you mean 'divergence'"),
@@ -153,7 +154,7 @@ BAD = {
                                 "do not fit the backbone"),
     "weights that are none": (["{i}", "-s", "photo", "-t", "sketch", "-b", "4", "-a", "resnet18", "--weights", "{t}/q.csv"],
                               "cannot read the weights"),
-    "no weights here": (["{i}", "-s", "photo", "-t", "sketch", "-b", "4"], "--download"),
+    "no weights here": (["{i}", "-s", "photo", "-t", "sketch", "-b", "4", "--no-download"], "or give --weights FILE"),
     "device": (["{f}", "-s", "alpha", "-t", "beta", "--device", "cuda:7"], "try --device cpu"),
     "resume of nothing": (["{f}", "-s", "alpha", "-t", "beta", "-b", "8", "--resume", "--log", "{t}/none"], "no run in"),
     "test without a run": (["{f}", "-s", "alpha", "-t", "beta", "--phase", "test"], "--log"),

@@ -1,6 +1,7 @@
 """Files of others: none of them runs code, reaches outside or opens a connection."""
 
 import ast
+import errno
 import os
 import pickle
 import re
@@ -109,6 +110,7 @@ def test_the_sources_call_nothing_dangerous():
             assert name not in ("eval", "exec", "os.system", "os.popen", "pickle.load", "pickle.loads", "yaml.load"), where
             assert words.get("shell") in (None, "False"), where
             assert not name.startswith(("urllib", "requests", "http.", "socket.create")), where
+            assert name not in ("urlopen", "Request", "urlretrieve") or file.name == "transfer.py", where
             if name == "torch.load":
                 assert words.get("weights_only") == "True", where
             if name == "np.load":
@@ -117,30 +119,37 @@ def test_the_sources_call_nothing_dangerous():
                 assert words.get("allow_pickle") in (None, "False"), where
 
 
-def test_no_connection_without_download(run_example, feature_root, image_root, tmp_path, monkeypatch):
+def test_no_connection_where_downloads_are_forbidden(run_example, feature_root, image_root, tmp_path, monkeypatch):
     tried = []
     monkeypatch.setattr(socket.socket, "connect", lambda self, address: tried.append(address) or pytest.fail(str(address)))
     monkeypatch.setenv("TORCH_HOME", str(tmp_path / "torch"))
     words = ("-s", "alpha", "-t", "beta", "--split", "3/2/1", "-b", "8", "--steps", "2", "--no-report", "--log", "run")
     assert run_example("noisy_unida", feature_root, *words)[0] == 0
     for arch in ("resnet18", "timm:resnet18"):
-        code, _, err = run_example("noisy_unida", image_root, "-s", "photo", "-t", "sketch", "-b", "4", "-a", arch)
-        assert code == 2 and "--download" in err
+        words = (image_root, "-s", "photo", "-t", "sketch", "-b", "4", "-a", arch)
+        code, _, err = run_example("noisy_unida", *words)
+        assert code == 2 and "downloads are forbidden (TLLIB_EXT_OFFLINE=1)" in err and err.count("\n") == 1
+        with monkeypatch.context() as patch:
+            patch.delenv("TLLIB_EXT_OFFLINE")
+            code, _, err = run_example("noisy_unida", *words, "--no-download")
+        assert code == 2 and "downloads are forbidden (--no-download)" in err and err.count("\n") == 1
     assert tried == []
 
 
 @pytest.mark.parametrize("arch", ["resnet18", "timm:resnet18"])
 def test_a_download_without_a_network_is_one_line(arch, run_example, image_root, tmp_path, monkeypatch):
     def unreachable(*args, **kwargs):
-        raise URLError("no network")
+        raise URLError(OSError(errno.ENETUNREACH, "no network"))
 
-    monkeypatch.setattr("torch.hub.download_url_to_file", unreachable)
+    monkeypatch.delenv("TLLIB_EXT_OFFLINE")
+    monkeypatch.setattr("tllib_ext.vision.transfer.urlopen", unreachable)
+    monkeypatch.setattr("tllib_ext.vision.transfer.PAUSE", 0.0)
     if arch.startswith("timm:"):
-        monkeypatch.setattr(pytest.importorskip("timm"), "create_model", unreachable)
+        pytest.importorskip("timm")
     monkeypatch.setenv("TORCH_HOME", str(tmp_path / "torch"))
-    code, _, err = run_example("noisy_unida", image_root, "-s", "photo", "-t", "sketch", "-b", "4", "-a", arch, "--download")
-    assert code == 2 and "Traceback" not in err
-    assert "no network" in err.splitlines()[-1] and "--weights FILE" in err.splitlines()[-1]
+    code, _, err = run_example("noisy_unida", image_root, "-s", "photo", "-t", "sketch", "-b", "4", "-a", arch)
+    assert code == 2 and err.count("\n") == 1
+    assert "no network" in err and "--weights FILE" in err and not (tmp_path / "torch").exists()
 
 
 def test_names_that_command_a_terminal_are_escaped(run_example, tmp_path):

@@ -151,8 +151,7 @@ def test_no_network_is_one_line_that_names_the_files(tmp_path):
 def test_nothing_is_fetched_where_it_is_forbidden(tmp_path, monkeypatch):
     with serve({"/w.pth": CONTENT}) as server:
         with pytest.raises(
-            UserError,
-            match=r"not on .*: the weights; downloads are .* \(download=False\); without .*: bring http",
+            UserError, match=r"not on .*: the weights; downloads are .* \(download=False\); without .*: bring http"
         ):
             provide([remote(server, tmp_path)], download=False)
         monkeypatch.setenv("TLLIB_EXT_OFFLINE", "1")

@@ -11,7 +11,7 @@ from tllib_ext.cli.threads import set_thread_defaults
 from tllib_ext.cli.yaml_file import read_yaml
 from tllib_ext.errors import UserError, closest, one_line
 from tllib_ext.training.config import RunConfig
-from tllib_ext.training.earlier import RENAMED
+from tllib_ext.training.earlier import NEEDLESS, RENAMED
 from tllib_ext.training.setting import FLAG, HPARAMS, Kind, Setting, read_value, settings_of
 from tllib_ext.typing import Record
 
@@ -32,13 +32,13 @@ class Parser(argparse.ArgumentParser):
         """Add the flag of one setting; its value is left out of the namespace unless it is given."""
         self._names += known.flags
         text = known.help.replace("%", "%%")
-        if default not in (None, False, {}) and "default:" not in text:
+        if known.kind is not FLAG and default not in (None, False, {}) and "default:" not in text:
             text += f" (default: {default})"
         more: Record = {"dest": name, "default": argparse.SUPPRESS}
         if not known.flags[0].startswith("-"):
             more = {"nargs": "?", "default": argparse.SUPPRESS}
         if known.kind is FLAG:
-            more["action"] = "store_true"
+            more["action"] = "store_false" if known.flags[0].startswith("--no-") else "store_true"
         else:
             more["metavar"] = known.metavar or (f"{{{','.join(known.kind.choices)}}}" if known.kind.choices else None)
         if known.kind is HPARAMS:
@@ -64,6 +64,9 @@ class Parser(argparse.ArgumentParser):
             self.epilog = None
             self.print_help()
             self.exit(0)
+        for flag in [flag for flag in NEEDLESS if flag in words and flag.replace("--", "--no-", 1) in self._names]:
+            print(f"{flag} is no longer needed: {NEEDLESS[flag]}", file=sys.stderr)
+            words = [word for word in words if word != flag]
         return super().parse_known_args(words, namespace)
 
     def error(self, message: str) -> NoReturn:
@@ -187,6 +190,6 @@ def name_flags(message: str, known: Optional[Mapping[str, Setting]] = None) -> s
         name, value = match.groups()
         if name not in flags or name == "root":
             return match.group()
-        return flags[name] if value == "True" else f"{flags[name]} {value.strip(chr(39) + chr(34))}"
+        return flags[name] if value in ("True", "False") else f"{flags[name]} {value.strip(chr(39) + chr(34))}"
 
     return _ARGUMENT.sub(flag, message)

@@ -8,13 +8,14 @@ from tllib_ext.experiments.estimate import dry_run_text
 from tllib_ext.experiments.grid import Cell, Grid, Noise
 from tllib_ext.experiments.paper import paper_tables, published
 from tllib_ext.experiments.pool import run_cells
-from tllib_ext.experiments.runner import check_cells, read_records
+from tllib_ext.experiments.runner import check_cells, read_records, state_of
 from tllib_ext.io import read_json_lines
 from tllib_ext.report.comparison import write_comparison
 from tllib_ext.report.comparison_plots import Panel, bars_figure, lines_figure
 from tllib_ext.report.style import png_bytes
 from tllib_ext.report.table_formats import to_text
 from tllib_ext.report.tables import MEAN, Stat, Table, make_table, stat
+from tllib_ext.training.inputs import fetch_inputs
 from tllib_ext.training.run_dir import Lock
 from tllib_ext.typing import Record
 
@@ -72,6 +73,9 @@ def write_results(
 def run_grid(grid: Grid, cells: Sequence[Cell]) -> Tuple[List[Record], List[str]]:
     """Run the cells that are missing; the records of all, and a line per cell that failed."""
     options = grid.options
+    unfinished = [cell.config for cell in cells if state_of(cell, grid.out) != "finished"]
+    for config in {(config.data, config.root, config.arch, config.weights): config for config in unfinished}.values():
+        fetch_inputs(config, weights_alone=True)  # once, here, and not in every process
     lock = Lock(grid.out)  # a second grid in the folder could replace the cells of this one
     try:
         todo = check_cells(cells, grid.out, options.overwrite)

@@ -47,7 +47,7 @@ class Domains:
 
 
 def domains_in(root: Optional[str], data: str = "auto") -> Domains:
-    """The domains that ``DIR -d NAME`` offers, without reading an image.
+    """The domains that ``DIR -d NAME`` offers, without reading an image and without a download.
 
     Examples::
 
@@ -58,5 +58,6 @@ def domains_in(root: Optional[str], data: str = "auto") -> Domains:
     builder = DATASETS.get(data)
     if not isinstance(builder, DatasetBuilder):
         raise UserError(f"the data set {data} does not list its domains: name the tasks, e.g. source2target")
-    names = builder.domains(builder.folder(root, data))
+    folder = root if root is not None and builder.lacking(root) is not None else builder.folder(root, data)
+    names = builder.domains(folder)
     return Domains(data, tuple(names), dict(builder.letters))

@@ -22,6 +22,7 @@ from tllib_ext.training.config import RunConfig
 from tllib_ext.training.device import pick_device
 from tllib_ext.training.domain import Domain
 from tllib_ext.training.frozen import RAM_LIMIT, frozen_features, frozen_part, normalisation, room_for, use_frozen
+from tllib_ext.training.inputs import fetch_inputs
 from tllib_ext.training.memory import accumulate, checkpoint_activations
 from tllib_ext.training.resolve import Resolved, open_run_data, parse_hparams
 from tllib_ext.typing import Record
@@ -111,6 +112,7 @@ def build(given: RunConfig) -> RunParts:
         make_deterministic()
     parse_hparams(given)  # an error in them shows before the data is read
     device = pick_device(given.device)
+    fetch_inputs(given)
     data = open_run_data(given)
     config = given.resolve(data)
     data, skipped = _screen(config, data)

@@ -73,7 +73,7 @@ class RunConfig(SettingsRecord):
     data: str = _data(
         "auto",
         TEXT,
-        "Office31, OfficeHome, VisDA2017 (tllib's layout), tllib:NAME (tllib's own class), Glyphs,\n"
+        "Office31, OfficeHome, VisDA2017, DomainNet (tllib's layout), tllib:NAME (tllib's own class), Glyphs,\n"
         "folder (DIR/domain/class/image), features (DIR/domain.npz); default: recognised from DIR",
         "-d",
         metavar="NAME",
@@ -104,7 +104,15 @@ class RunConfig(SettingsRecord):
         "auto: ram below 1 GiB,\ndisk below 16 GiB where there is room ($TLLIB_EXT_CACHE, default ~/.cache/tllib_ext)",
         **_free,
     )
-    download: bool = _data(False, FLAG, "allow the network: pretrained weights, and data with -d tllib:NAME", basic=True, **_own)
+    download: bool = _data(
+        True,
+        FLAG,
+        "never use the network; without this flag weights of a named backbone and a known data set\n"
+        "whose folder is absent or empty are downloaded (also: TLLIB_EXT_OFFLINE=1)",
+        "--no-download",
+        basic=True,
+        **_free,
+    )
     check: bool = _data(False, FLAG, "open every image before training and list all that cannot be used", **_free)
     on_bad_image: str = _data(
         "stop", choice("stop", "skip"), "stop with exit code 2, or check all images and train without the unreadable ones"

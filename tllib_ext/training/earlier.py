@@ -5,10 +5,14 @@ from typing import Any, Mapping
 from tllib_ext.training.setting import HPARAMS
 from tllib_ext.typing import Record
 
-__all__ = ["RENAMED", "upgrade"]
+__all__ = ["NEEDLESS", "RENAMED", "upgrade"]
 
 #: names of earlier releases -> today's.
 RENAMED = {"bottleneck": "bottleneck_dim", "hp": "hparams"}
+
+
+#: flags of earlier releases that do nothing now -> why.
+NEEDLESS = {"--download": "what is absent is downloaded; --no-download forbids it"}
 
 
 def upgrade(record: Mapping[str, Any]) -> Record:

@@ -13,6 +13,7 @@ from tllib_ext.io import atomic_path
 from tllib_ext.training.config import RunConfig
 from tllib_ext.training.device import pick_device
 from tllib_ext.training.domain import Domain
+from tllib_ext.training.inputs import fetch_inputs
 from tllib_ext.training.predict import features_of
 from tllib_ext.training.resolve import with_image_size
 from tllib_ext.typing import PathLike
@@ -61,8 +62,9 @@ def write_features(config: RunConfig, out: PathLike, overwrite: bool = False, sa
     builder = DATASETS.get(name)
     if name == "features" or not isinstance(builder, DatasetBuilder):
         raise UserError(f"data={name!r}: expected a folder of images whose domains are known")
+    fetch_inputs(config, task=False)
     request = DataRequest(name, config.root, allow_outside=config.allow_outside)
-    root = builder.folder(config.root, name)
+    root = builder.folder(config.root, name, config.download)
     domains = builder.domains(root)
     files = [Path(out) / f"{domain}.npz" for domain in domains]
     present = [file for file in files if file.exists()]

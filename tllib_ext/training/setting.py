@@ -45,7 +45,8 @@ class Setting:
         kind (Kind): what it may hold
         help (str): one sentence for the help page
         group (str): the heading it stands under
-        flags (tuple): on the command line; the first one starts with two dashes, except for a positional argument
+        flags (tuple): on the command line; the first one starts with two dashes, except for a positional argument.
+            A flag that begins with ``--no-`` sets the field to False
         metavar (str, optional): placeholder of the value on the help page
         basic (bool): whether ``--help`` shows it, or only ``--help-all``
         essential (bool): whether it changes what a run computes

@@ -60,7 +60,7 @@ class SettingsRecord:
             elif name == "split":
                 words += [flag, str(getattr(self, name))]
             else:
-                words += [value] if name == "root" else [flag] if value is True else [flag, str(value)]
+                words += [value] if name == "root" else [flag] if isinstance(value, bool) else [flag, str(value)]
         return words
 
 

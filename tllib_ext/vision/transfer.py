@@ -71,7 +71,7 @@ class Transfer:
                     problem = str(broken)
                 except (URLError, HTTPException, ConnectionError, TimeoutError, ssl.SSLError, ValueError) as error:
                     reason = error.reason if isinstance(error, URLError) else error
-                    problem = one_line(reason) or type(reason).__name__
+                    problem = one_line(getattr(reason, "strerror", None) or reason) or type(reason).__name__
                     if self.received() <= begun and not _may_pass(reason):
                         break
         raise self._failed(problem)

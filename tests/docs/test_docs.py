@@ -114,7 +114,6 @@ def newcomer(request, world, monkeypatch, tmp_path):
 
 def shrunk(command, words):
     """The words of the page and some that make the run short, on a CPU and without a network; a later flag wins."""
-    words = [word for word in words if word != "--download"]
     features = "features" in words or "DIR" in words
     own = [] if "--weights" in words else ["-a", "small_cnn"]
     images = [] if features else [*own, "--image-size", "32", "-j", "0"]

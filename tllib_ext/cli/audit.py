@@ -2,7 +2,7 @@
 
     {prog} data/office31_resnet50/amazon.npz --out audit/amazon
     {prog} data/cifar.npz --labels data/cifar_human_labels.csv --labels-column worse --out audit/cifar
-    {prog} my_photos/labelled --download --out runs/audit     images: my_photos/labelled/CLASS/IMAGE
+    {prog} my_photos/labelled --out runs/audit                images: my_photos/labelled/CLASS/IMAGE
 
 Written to --out: suspects.csv (most suspicious first: suggestion, kind of doubt, group of near-duplicates), labels.npy and
 pred_probs.npy (cleanlab's form), corrected.txt (a list file with labels corrected where the evidence is sufficient) and

@@ -1,7 +1,7 @@
 """Write the features of a frozen backbone, one .npz file per domain, for -d features.
 
-    {prog} data/office31 --out data/office31_resnet50 --download
-    {prog} data/office31 --out data/office31_dinov2 -a dinov2-small --download
+    {prog} data/office31 --out data/office31_resnet50
+    {prog} data/office31 --out data/office31_dinov2 -a dinov2-small
     {prog} my_photos --out data/mine -a mobilenet_v2 --weights mobilenet_v2.pth
     tllib-ext compare data/office31_resnet50 -d features --tasks A2D,W2A --noise pair:0.2
 

@@ -31,7 +31,7 @@ COMMANDS = {
 
 def _help() -> str:
     lines = [f"    {name:<11}{text}" for name, text in COMMANDS.items()]
-    words = "my_photos -s labelled -t new -m mixture --freeze-backbone --download --log runs/my_run"
+    words = "my_photos -s labelled -t new -m mixture --freeze-backbone --log runs/my_run"
     own = ["own photographs (docs/own_data.md):", f"    tllib-ext train {words}"]
     return "\n".join(
         ["usage: tllib-ext COMMAND [flags]", "", *lines, "", *own, "", "tllib-ext COMMAND --help explains its flags."]

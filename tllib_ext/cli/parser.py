@@ -38,7 +38,7 @@ class Parser(argparse.ArgumentParser):
         if not known.flags[0].startswith("-"):
             more = {"nargs": "?", "default": argparse.SUPPRESS}
         if known.kind is FLAG:
-            more["action"] = "store_false" if known.flags[0].startswith("--no-") else "store_true"
+            more["action"] = "store_false" if known.negates(name) else "store_true"
         else:
             more["metavar"] = known.metavar or (f"{{{','.join(known.kind.choices)}}}" if known.kind.choices else None)
         if known.kind is HPARAMS:
@@ -184,12 +184,14 @@ def name_flags(message: str, known: Optional[Mapping[str, Setting]] = None) -> s
         >>> name_flags("rate=1.5: expected a number in [0, 1); or add overwrite=True")
         '--rate 1.5: expected a number in [0, 1); or add --overwrite'
     """
-    flags = {name: setting.flags[0] for name, setting in (known or settings_of(RunConfig)).items()}
+    settings = known or settings_of(RunConfig)
 
     def flag(match: "re.Match[str]") -> str:
         name, value = match.groups()
-        if name not in flags or name == "root":
+        if name not in settings or name == "root":
             return match.group()
-        return flags[name] if value in ("True", "False") else f"{flags[name]} {value.strip(chr(39) + chr(34))}"
+        name_of_flag = settings[name].flags[0]
+        alone = value == str(not settings[name].negates(name))
+        return name_of_flag if alone else f"{name_of_flag} {value.strip(chr(39) + chr(34))}"
 
     return _ARGUMENT.sub(flag, message)

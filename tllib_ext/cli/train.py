@@ -3,7 +3,7 @@
     {prog}                                            embedded glyphs, about a minute
     {prog} data/office31 -s A -t D --noise pair --rate 0.2
     {prog} data/office31 -s A -t D --noise pair -a mobilenet_v2 --freeze-backbone
-    {prog} my_photos -s labelled -t new -m mixture --freeze-backbone --download --log runs/my_run
+    {prog} my_photos -s labelled -t new -m mixture --freeze-backbone --log runs/my_run
 
 The last one is for own folders, the target unlabelled (docs/own_data.md); -m credo trains.
 The last line of the log names the run's files. Numbers are of the last step; the best step on target labels appears

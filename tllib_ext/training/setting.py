@@ -45,8 +45,7 @@ class Setting:
         kind (Kind): what it may hold
         help (str): one sentence for the help page
         group (str): the heading it stands under
-        flags (tuple): on the command line; the first one starts with two dashes, except for a positional argument.
-            A flag that begins with ``--no-`` sets the field to False
+        flags (tuple): on the command line; the first one starts with two dashes, except for a positional argument
         metavar (str, optional): placeholder of the value on the help page
         basic (bool): whether ``--help`` shows it, or only ``--help-all``
         essential (bool): whether it changes what a run computes
@@ -61,6 +60,10 @@ class Setting:
     basic: bool = False
     essential: bool = True
     in_files: bool = True
+
+    def negates(self, name: str) -> bool:
+        """Whether the flag of the field ``name`` sets it to False: ``--no-download`` of ``download``."""
+        return self.flags[0] == f"--no-{name.replace('_', '-')}"
 
 
 def setting(

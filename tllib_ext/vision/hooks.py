@@ -4,7 +4,8 @@ import importlib
 import os
 import sys
 from pathlib import Path
-from typing import Any, NoReturn, Optional, Sequence
+from types import ModuleType
+from typing import Callable, Dict, NoReturn, Optional, Sequence
 
 import torch.hub
 
@@ -16,9 +17,6 @@ from tllib_ext.vision.models.pretrained import remote_weights
 
 __all__ = ["route_downloads"]
 
-#: the functions of torchvision that fetch and unpack data
-_TORCHVISION = ("download_url", "download_and_extract_archive")
-
 
 def route_downloads(download: bool = True) -> None:
     """From now on weights that PyTorch, and data that tllib's classes fetch go through :mod:`tllib_ext.vision.fetch`.
@@ -29,30 +27,33 @@ def route_downloads(download: bool = True) -> None:
         download (bool): whether the network may be used. Default: True
     """
     data_sets = {archive.url: name for name, archives in ARCHIVES.items() for archive in archives}
-    utils: Any = importlib.import_module(f"{compat.torchvision().__name__}.datasets.utils")
-    own = {name: getattr(utils, name) for name in _TORCHVISION}
+    utils: ModuleType = importlib.import_module(f"{compat.torchvision().__name__}.datasets.utils")
+    own = {name: getattr(utils, name) for name in ("download_url", "download_and_extract_archive")}
 
     def weights(url: str, dst: str, hash_prefix: Optional[str] = None, progress: bool = True) -> None:
         remote = remote_weights(Path(dst).name, url)
         otherwise = "or use the script's --scratch"
         _provide([RemoteFile(remote.title, remote.url, Path(dst), hash_prefix or remote.digest, otherwise=otherwise)], download)
 
-    def url_of_data(url: str, root: str, *args: Any, **kwargs: Any) -> Any:
+    def url_of_data(url: str, root: str, *args: object, **kwargs: object) -> object:
         return other_data("download_url", url, root, *args, **kwargs)
 
-    def archive_of_data(url: str, download_root: str, *args: Any, **kwargs: Any) -> Any:
+    def archive_of_data(url: str, download_root: str, *args: object, **kwargs: object) -> object:
         if url in data_sets:  # all archives of the data set: tllib then finds the others
-            return _provide([DatasetDownload(data_sets[url], Path(download_root))], download)
+            _provide([DatasetDownload(data_sets[url], Path(download_root))], download)
+            return None
         return other_data("download_and_extract_archive", url, download_root, *args, **kwargs)
 
-    def other_data(name: str, url: str, root: str, *args: Any, **kwargs: Any) -> Any:
+    def other_data(name: str, url: str, root: str, *args: object, **kwargs: object) -> object:
         if forbidden(download):
             _end(f"{url} is not on this machine; downloads are forbidden ({forbidden(download)})")
         return own[name](url, root, *args, **kwargs)
 
     torch.hub.download_url_to_file = weights
+    replaced: Dict[str, Callable[..., object]] = {
+        "download_url": url_of_data, "download_and_extract_archive": archive_of_data}  # fmt: skip
     for module in (utils, sys.modules.get("tllib.vision.datasets._util")):
-        for name, replacement in zip(_TORCHVISION, (url_of_data, archive_of_data)):
+        for name, replacement in replaced.items():
             if hasattr(module, name):
                 setattr(module, name, replacement)
     if forbidden(download):

@@ -7,9 +7,9 @@ import shutil
 import ssl
 import sys
 import time
-from http.client import HTTPException
+from http.client import HTTPException, HTTPResponse
 from pathlib import Path
-from typing import Any, Optional
+from typing import Optional
 from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
 
@@ -104,7 +104,7 @@ class Transfer:
                 raise self._failed(problem) from None
             raise _Broken(problem) from None
 
-    def _receive(self, response: Any, start: int) -> None:
+    def _receive(self, response: HTTPResponse, start: int) -> None:
         if self.url.startswith("https://") and not response.geturl().startswith("https://"):
             raise self._failed(f"the server leads to {response.geturl()}, which is not https")
         length = response.headers.get("Content-Length", "")
@@ -140,7 +140,7 @@ class Transfer:
             say(f"downloading {self.title}, {size}{rest}, from {self.url} to {self.place}")
         self.announced = True
 
-    def _copy(self, response: Any, start: int, most: int) -> None:
+    def _copy(self, response: HTTPResponse, start: int, most: int) -> None:
         received = start
         with open(self.part, "ab" if start else "wb") as stream:
             # read1 gives what has arrived: an interruption loses nothing

@@ -2,10 +2,12 @@
 
     python examples/benchmark.py                                       all parts, about ten minutes on two cores
     python examples/benchmark.py step --arch mobilenet_v2 --compile    one part, one network, with torch.compile too
+    python examples/benchmark.py stages --arch resnet50 --size 224 --batch-size 36 --repeats 3
     python examples/benchmark.py step --device cuda --arch resnet50 --size 224 --batch-size 36 --precision bf16
 
-Parts: step (an iteration of the paper's method), ablation (the same on a CPU with optimisations switched off). Every side runs
-in a process of its own, all are timed in turn, and the median of the rounds counts.
+Parts: step (an iteration of the paper's method), ablation (the same on a CPU with optimisations switched off), stages (two
+methods on a CPU from the last stage of the network, from its frozen features and as a whole). Every side runs in a process of
+its own, all are timed in turn, and the median of the rounds counts.
 """
 
 import argparse
@@ -72,7 +74,19 @@ def ablation(args: argparse.Namespace, arch: str) -> List[Dict[str, Any]]:
     return ablate_steps(**workload(args, arch)) if arch != "features" else []
 
 
-PARTS = {"step": step, "ablation": ablation}
+def stages(args: argparse.Namespace, arch: str) -> List[Dict[str, Any]]:
+    """Frozen features, the last stage, the whole network."""
+    from benchmark.stages import LAST_STAGE, compare_stages
+
+    last = next((stage for start, stage in LAST_STAGE.items() if arch.startswith(start)), None)
+    if last is None:
+        return []
+    work = workload(args, arch)
+    del work["device"]
+    return compare_stages(**{**work, "steps": 1}, stages=("head", last, "all"))
+
+
+PARTS = {"step": step, "ablation": ablation, "stages": stages}
 
 
 def main() -> int:

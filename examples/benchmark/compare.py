@@ -8,7 +8,7 @@ import numpy as np
 from benchmark.timing import Timing, Worker, interleave, median, speedup
 from benchmark.workloads import OPTIMISATIONS, LonghandStep, PackageStep
 
-__all__ = ["compare_steps", "compare_parameters", "ablate_steps", "difference"]
+__all__ = ["compare_steps", "compare_parameters", "ablate_steps", "difference", "median_ratio"]
 
 #: float64 parameters and statistics that differ by no more than this count as equal
 TOLERANCE = 1e-6
@@ -27,7 +27,8 @@ def difference(a: Mapping[str, np.ndarray], b: Mapping[str, np.ndarray]) -> floa
     return max(float(np.abs(a[name].astype(float) - b[name]).max(initial=0)) for name in a)
 
 
-def _ratio(slow: Sequence[Timing], fast: Sequence[Timing]) -> Dict[str, float]:
+def median_ratio(slow: Sequence[Timing], fast: Sequence[Timing]) -> Dict[str, float]:
+    """Median of slow / fast by both clocks."""
     times = speedup(slow, fast)
     return {"ratio": times.wall, "ratio_cpu": times.cpu}
 
@@ -60,7 +61,7 @@ def compare_steps(repeats: int, steps: int, compile: bool, precision: str, **wor
             seconds = median(times[name]).wall / steps
             rows.append({**workload, "repeats": repeats, "steps": steps, "compile": name == "compiled", "precision": precision,
                          "plain_ms": 1000 / steps * median(times["plain"]).wall, "ours_ms": 1000 * seconds,
-                         **_ratio(times["plain"], times[name]), "warm_up_s": max(0.0, first - seconds),
+                         **median_ratio(times["plain"], times[name]), "warm_up_s": max(0.0, first - seconds),
                          "plain_mb": plain.call("cuda_memory") or plain.peak(),
                          "ours_mb": side.call("cuda_memory") or side.peak(), "float32_difference": float32})  # fmt: skip
     return rows
@@ -91,5 +92,5 @@ def ablate_steps(repeats: int, steps: int, **workload: Any) -> List[Dict[str, An
             worker.call("run", 1)
         times = interleave(workers, "run", [(steps, 1 + steps * i) for i in range(repeats)])
     return [{**workload, "repeats": repeats, "steps": steps, "without": name,
-             "ms": 1000 / steps * median(times[name]).wall, **_ratio(times[name], times[""])}
+             "ms": 1000 / steps * median(times[name]).wall, **median_ratio(times[name], times[""])}
             for name in variants if name]  # fmt: skip

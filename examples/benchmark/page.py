@@ -53,6 +53,9 @@ TABLES: Dict[str, Tuple[str, List[Column]]] = {
         ("float32", "float32_difference")]),
     "ablation": ("Ablation of the training step", [
         ("network", _setting), ("without", "without"), ("ms", "ms"), ("time against all (by CPU time)", _speedup)]),
+    "stages": ("Training step by the first stage that is trained", [
+        ("network", _setting), ("method", "method"), ("`--train-from`", "train_from"), ("ms", "ms"),
+        ("faster than all (by CPU time)", _speedup), ("MB", "mb"), ("memory of all / this", "mb_ratio")]),
 }  # fmt: skip
 
 

@@ -96,7 +96,12 @@ def test_step_and_ablation_quickly(run_example, tmp_path):
     code, out, err = run_example("benchmark", *words)
     assert code == 0, err
     record = json.loads((tmp_path / "r.json").read_text())
-    assert set(record) == {"step", "ablation"}
+    assert set(record) == {"step", "ablation", "stages"}
     assert all(row["same"] and row["ours_passes"] == {"forward": 7, "backward": 6} for row in record["step"]["rows"])
     assert [row["without"] for row in record["ablation"]["rows"]] == [*OPTIMISATIONS, "all of these"]
-    assert "Training step" in out and "Ablation" in out
+    rows = record["stages"]["rows"]
+    assert [(row["method"], row["train_from"]) for row in rows] == [
+        (method, stage) for method in ("divergence", "credo") for stage in ("head", "stages.2", "all")
+    ]
+    assert all(row["ms"] > 0 and row["mb"] > 1 for row in rows)
+    assert "Training step" in out and "Ablation" in out and "first stage that is trained" in out

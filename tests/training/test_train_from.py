@@ -195,6 +195,7 @@ def test_freeze_backbone_is_from_the_head(image_root, tmp_path):
     (["--train-from", "layer4"], "train_from='layer4': .*known: all, feature.1, feature.2, head, stages.1, stages.2"),
     (["--train-from", STAGE, "--freeze-backbone"], "leave one of them out"),
     (["--views", 2], "give train_from, e.g. layer4"),
+    (["--backbone-norm", "fixed", "--train-from", "head"], "no part of a backbone is trained"),
     (["--views", 0, "--train-from", STAGE], "views 0: expected a whole number"),
     (["--train-from", STAGE, "-m", "mixture", "--steps", 5], "mixture is not trained"),
 ])  # fmt: skip
@@ -202,6 +203,20 @@ def test_contradictions_are_errors(image_root, tmp_path, more, message):
     with pytest.raises(UserError, match=message):
         built(image_root, tmp_path / "run", *more)
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("more, moves", [((), False), (("--backbone-norm", "batch"), True)])
+def test_statistics_of_batch_norm_are_those_of_pretraining(image_root, tmp_path, more, moves):
+    parts = built(image_root, tmp_path / "run", "-m", "divergence", "--steps", 3, "--train-from", STAGE, *more)
+    before = {name: value.clone() for name, value in parts.method.backbone.state_dict().items()}
+    train(parts)
+    for name, value in parts.method.backbone.state_dict().items():
+        statistics = name.endswith(("running_mean", "running_var", "num_batches_tracked"))
+        assert torch.equal(value, before[name]) != (moves or not statistics), name
+    whole = built(image_root, tmp_path / "all", "--steps", 3, *more)
+    assert whole.method.train().backbone.stages[0][2].training  # as before
+    fixed = built(image_root, tmp_path / "fixed", "--steps", 3, "--backbone-norm", "fixed").method.train()
+    assert fixed.backbone.training and not fixed.backbone.stages[0][2].training
 
 
 def test_features_have_no_stages(feature_root):

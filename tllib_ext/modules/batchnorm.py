@@ -1,12 +1,13 @@
-"""Replay a batch-norm update without the forward pass that would make it."""
+"""Running statistics of batch norm: fix them, or replay an update without the forward pass that would make it."""
 
+from functools import partial
 from typing import List
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-__all__ = ["BatchNormReplay"]
+__all__ = ["BatchNormReplay", "fix_statistics"]
 
 
 class BatchNormReplay:
@@ -60,6 +61,30 @@ class BatchNormReplay:
                 buffer.data.mul_(1 - _momentum(layer)).add_(update)
             if layer.num_batches_tracked is not None:
                 layer.num_batches_tracked.add_(1)
+
+
+def fix_statistics(network: nn.Module) -> None:
+    """Batch norms normalise by their running statistics in training too, and leave them as they are; scale and shift are trained.
+
+    Args:
+        network (torch.nn.Module): changed in place; holds in it while it is a part of another module
+
+    Examples::
+
+        >>> net = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)); fix_statistics(net)
+        >>> whole = nn.Sequential(net, nn.BatchNorm1d(2)).train(); net.training, net[1].training, whole[1].training
+        (True, False, True)
+    """
+    object.__setattr__(network, "train", partial(_train_except_norms, network))
+    network.train(network.training)
+
+
+def _train_except_norms(network: nn.Module, mode: bool = True) -> nn.Module:
+    type(network).train(network, mode)
+    for layer in network.modules():
+        if isinstance(layer, _BatchNorm):
+            layer.training = False
+    return network
 
 
 def _statistics(layer: _BatchNorm) -> List[Tensor]:

@@ -15,6 +15,7 @@ from tllib_ext.errors import UserError, one_line
 from tllib_ext.io import cache_dir
 from tllib_ext.methods import METHODS
 from tllib_ext.methods.base import Method
+from tllib_ext.modules.batchnorm import fix_statistics
 from tllib_ext.modules.heads import FeatureBottleneck
 from tllib_ext.modules.synced_batchnorm import convert_sync_batchnorm
 from tllib_ext.training.compile import compile_network
@@ -130,6 +131,8 @@ def build(given: RunConfig) -> RunParts:
             raise UserError(f"{name}: {error}") from None
     torch.manual_seed(config.seed)
     source, target, backbone, frozen = _inputs(config, data, noisy, target_view, device)
+    if config.backbone_norm == "fixed":
+        fix_statistics(backbone)
     method = METHODS.get(config.method)(backbone, data.split, parse_hparams(config)).to(device)
     if config.batch_norm == "global" and world_size() > 1:
         convert_sync_batchnorm(method)

@@ -204,6 +204,12 @@ class RunConfig(SettingsRecord):
     views: int = _backbone(
         1, COUNT, "views of each image kept below such a stage: the centre, it flipped, then fixed random crops", metavar="N"
     )
+    backbone_norm: Optional[str] = _backbone(
+        None,
+        choice("batch", "fixed"),
+        "batch norms of what is trained of the backbone: statistics of each batch (default with all), or\n"
+        "those of the pretraining, fixed (default from a stage on)",
+    )
     bottleneck_dim: int = _backbone(512, COUNT, "width of that bottleneck", metavar="N")
     bottleneck_norm: str = _backbone("batch", choice("batch", "none"), "normalisation of that bottleneck")
     bottleneck_lr_mult: float = _backbone(0.1, POSITIVE, "learning rate of that bottleneck, times --lr", metavar="X")

@@ -37,4 +37,5 @@ def upgrade(record: Mapping[str, Any]) -> Record:
         record["batch_norm"] = "global"
     if "freeze_backbone" in record and record.get("arch"):
         record.setdefault("train_from", "head" if record["freeze_backbone"] else "all")
+        record.setdefault("backbone_norm", None if record["freeze_backbone"] else "batch")
     return record

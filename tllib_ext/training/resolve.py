@@ -73,6 +73,8 @@ def resolve(config: RunConfig, data: Optional[Data] = None) -> Resolved:
     if config.freeze_backbone and config.train_from not in (None, "head"):
         raise UserError(f"train_from={config.train_from!r}: freeze_backbone is train_from='head'; leave one of them out")
     train_from = None if is_features else config.train_from or ("head" if config.freeze_backbone else "all")
+    if config.backbone_norm is not None and train_from in (None, "head"):
+        raise UserError(f"backbone_norm={config.backbone_norm!r}: no part of a backbone is trained; leave it out")
     if config.views > 1 and train_from in (None, "head", "all"):
         raise UserError(f"views={config.views}: views are kept below a stage of the backbone; give train_from, e.g. layer4")
     if config.labels is not None and config.noise not in (None, "none"):
@@ -103,6 +105,7 @@ def resolve(config: RunConfig, data: Optional[Data] = None) -> Resolved:
         weights="none" if config.scratch and not is_features else config.weights,
         train_from=train_from,
         freeze_backbone=train_from == "head",
+        backbone_norm=config.backbone_norm or {None: None, "head": None, "all": "batch"}.get(train_from, "fixed"),
         steps=steps,
         # One process has all samples of a batch: both kinds are the same.
         batch_norm=config.batch_norm if world_size() > 1 else "global",

@@ -255,6 +255,17 @@ def test_seven_forwards_and_six_backwards():
     assert count == {"forward": 7, "backward": 6}
 
 
+def test_only_the_source_features_of_step_b_have_no_graph():
+    """They cost a forward pass and no memory for a backward one; the target's graph serves the first repeat of Step C."""
+    method, play = build()
+    graphs = []
+    method.backbone.register_forward_hook(lambda module, inputs, out: graphs.append(out.requires_grad))
+    s, t = next(batches())
+    play.begin(0)
+    method.update(s, t, 0, play)
+    assert graphs == [True, True, True, False, True, True, True]  # A: source, target; B: target, source; C: 2nd to 4th repeat
+
+
 @pytest.mark.parametrize("name", ["no_select", "no_div", "no_crs", "no_ent", "no_sep", "no_minimax", "kl"])
 def test_every_ablation_changes_the_result(name):
     def train(**hp):

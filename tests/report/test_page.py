@@ -66,7 +66,7 @@ def make_run(folder, labelled=True, noise="pair", data="folder", images=True, ex
         given = np.where(rng.random(n) < 0.2, (clean + 1) % k, clean)
         audit, truth = audit_labels(audit, given), None if noise == "none" else clean
         if data == "folder":  # otherwise the columns of the first releases
-            audit = audit._replace(kind=np.full(n, "no class", dtype=object), group=np.full(n, -1))
+            audit = audit._replace(kind=np.full(n, "duplicate", dtype=object), group=np.full(n, -1))
         write_suspects(folder / "suspects.csv", paths, given, audit, SPLIT, truth)
         results.update({} if truth is None else audit_quality(audit, given, truth))
         write_feature_map(folder / "tsne.csv", FeatureMap(np.arange(n) % 3, np.arange(n), rng.normal(size=n), rng.normal(size=n)))
@@ -169,7 +169,7 @@ def test_all_suspects_in_three_orders(report):
     tables = re.findall(r'<table class="suspects">(.*?)</table>', text, re.S)
     rows = [re.findall(r"<tr class=.*?</tr>", table) for table in tables]
     assert [len(found) for found in rows] == [np.count_nonzero(s.suspicion > 0)] * 3 and rows[0] != rows[1] != rows[2]
-    assert sorted(rows[0]) == sorted(rows[1]) == sorted(rows[2]) and all("<td>no class</td>" in row for row in rows[0])
+    assert sorted(rows[0]) == sorted(rows[1]) == sorted(rows[2]) and all("<td>duplicate</td>" in row for row in rows[0])
     pictures = [row.count('<i class="t ') for row in rows[0]]
     assert max(pictures) == 3 and min(pictures) > 1  # the image, an example of the given and of the suggested class
 

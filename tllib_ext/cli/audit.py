@@ -63,8 +63,10 @@ def audit(config: RunConfig, out: Path, least: Optional[float] = None) -> None:
     from tllib_ext.io import write_json
     from tllib_ext.labels.audit import detection_quality
     from tllib_ext.labels.issues import find_label_issues
+    from tllib_ext.labels.transition import estimate_labels
     from tllib_ext.split import LabelSplit
     from tllib_ext.training.run_dir import Lock
+    from tllib_ext.vision.datasets.corrections import labels_before
     from tllib_ext.vision.datasets.imagelist import FeatureList, ImageFolder
     from tllib_ext.vision.datasets.labels_file import GivenLabels
     from tllib_ext.vision.datasets.moves import write_moves
@@ -94,6 +96,10 @@ def audit(config: RunConfig, out: Path, least: Optional[float] = None) -> None:
 
         features = image_features(dataset, config)
     issues = find_label_issues(features, given, config.seed)
+    before = labels_before(view, getattr(dataset, "root", None)) if named is None else named.before
+    if before is not None:  # the corrected labels agree with the model that corrected them
+        model = estimate_labels(features, before, len(split.source_classes), config.seed)
+        issues = replace(issues, model=model.of_labels(given))
     paths = view.paths if isinstance(dataset, FeatureList) else [str(Path(path).relative_to(source)) for path in view.paths]
     corrected = issues.corrected
     if least is not None:

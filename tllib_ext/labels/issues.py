@@ -18,7 +18,6 @@ from tllib_ext.columns import Columns
 from tllib_ext.errors import UserError
 from tllib_ext.labels.discriminative import Ridge, label_sums, tune_views
 from tllib_ext.labels.duplicates import near_duplicates
-from tllib_ext.labels.em import leave_one_out_cosine
 from tllib_ext.labels.embedding import chunks, principal_axes
 from tllib_ext.labels.encode import Labels, as_labels
 from tllib_ext.labels.result import LabelModel, make_model, noise_free_responsibilities
@@ -32,7 +31,7 @@ __all__ = ["FINE", "KINDS", "LabelIssues", "find_label_issues", "judge_labels"]
 
 FINE = "fine"
 #: the kinds of doubtful labels, in the order in which they are decided
-KINDS = ("duplicate", "no class", "another class")
+KINDS = ("duplicate", "another class")
 _DENSE = 20_000_000  # samples times classes up to which there is a label model and every posterior is kept
 _TIE = 0.01  # a label that is more probable by less is not suggested: without information each sample's own class is rarer by one
 _PROBE = 4000  # samples that choose temperatures and penalty above that
@@ -47,7 +46,7 @@ class LabelIssues(Columns):
         suggested (numpy.ndarray): most probable label, :math:`(N,)`
         corrected (numpy.ndarray): the label to use: the suggested one where the evidence for noise is sufficient, else the
             given one, :math:`(N,)`
-        kind (numpy.ndarray): ``fine``; ``another class``: another label is more probable; ``no class``: unlike every class;
+        kind (numpy.ndarray): ``fine``; ``another class``: another label is more probable;
             ``duplicate``: a near-duplicate has another label, :math:`(N,)`
         group (numpy.ndarray): number of its group of near-duplicates, -1 for none, :math:`(N,)`
         probability, p_given (numpy.ndarray): of the suggested and of the given label, :math:`(N,)`
@@ -118,7 +117,7 @@ def find_label_issues(
         >>> sorted(np.argsort(-issues.suspicion)[:2].tolist()), issues.suggested[[3, 50]].tolist()
         ([3, 50], ['ant', 'bee'])
         >>> find_label_issues(labels=["ant", "bee", "ant"], pred_probs=[[0.9, 0.1], [0.2, 0.8], [0.3, 0.7]])
-        LabelIssues(3 labels of 2 classes: 0 duplicate, 0 no class, 1 another class)
+        LabelIssues(3 labels of 2 classes: 0 duplicate, 1 another class)
     """
     if (features is None) == (pred_probs is None):
         raise UserError("expected labels, and either features or pred_probs")
@@ -141,33 +140,27 @@ def judge_labels(
     x: np.ndarray, y: np.ndarray, classes: np.ndarray, model: LabelModel, fitted: FittedViews, seed: int = 0
 ) -> LabelIssues:
     """:func:`find_label_issues` of checked arrays and a model that was fitted to them; labels are positions in ``classes``."""
-    n, k, present = len(y), len(classes), np.unique(y)
+    n, k = len(y), len(classes)
     dense = n * k <= _DENSE
     own = np.zeros((2, n), dtype=np.float32)  # r and p of the given label
     best, top, fixed = np.zeros(n, dtype=np.int64), np.zeros(n, dtype=np.float32), np.zeros(n, dtype=np.int64)
     noise = fitted.step is not None
-    resembles = np.zeros((2, n), dtype=np.float32)  # cosine to the nearest class, and to the next
-    undecided = np.zeros(n, dtype=bool)
     for part in chunks(n):
-        z = fitted.axes.project(x[part])
-        g = fitted.axes.rescale(z, fitted.rank)
-        place = np.arange(len(g))
+        place = np.arange(len(y[part]))
         if dense:
             r, p = model.responsibilities[part], model.out_of_sample[part]
         else:
-            r, p = np.zeros((len(g), k), dtype=np.float32), fitted.views.predict(g, z, y[part])
+            z = fitted.axes.project(x[part])
+            p = fitted.views.predict(fitted.axes.rescale(z, fitted.rank), z, y[part])
+            r = np.zeros_like(p)
             r[place, y[part]] = 1
         own[:, part] = r[place, y[part]], p[place, y[part]]
         fixed[part] = np.where(own[0, part] >= r.max(1), y[part], r.argmax(1))
-        undecided[part] = p.max(1) < 0.6
         both = (r + p) / 2 if noise else p
         best[part] = np.where(both[place, y[part]] >= both.max(1) - _TIE, y[part], both.argmax(1))
         top[part] = both[place, best[part]]
-        resembles[:, part] = np.sort(
-            np.partition(leave_one_out_cosine(g, r[:, present], fitted.sums), -2, axis=1)[:, -2:], axis=1
-        )[:, ::-1].T
     group = near_duplicates(x - x.mean(0, dtype=np.float64).astype(x.dtype), seed=seed)
-    doubts = _contradicted(group, y), _unlike_all(*resembles) & undecided & (own[1] < 0.5), best != y
+    doubts = _contradicted(group, y), best != y
     return LabelIssues(
         suspicion=1 - own[int(not noise)].astype(np.float64) - own[1],
         suggested=classes[best],
@@ -209,16 +202,6 @@ def _judge_probabilities(pred_probs: Values, labels: Labels) -> LabelIssues:
     )  # fmt: skip
 
 
-def _unlike_all(nearest: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """Which samples resemble their nearest class no more than other samples resemble a class that is not theirs.
-
-    The better these two similarities are separated, the more of the samples in between are marked.
-    """
-    spread = np.array([1.48 * np.median(np.abs(values - np.median(values))) for values in (nearest, second)])
-    separation = float(np.median(nearest) - np.median(second)) / max(float(np.linalg.norm(spread)), 1e-6)
-    return nearest < np.quantile(second, np.clip(0.5 + 0.56 * (separation - 1.4), 0.5, 0.95))
-
-
 def _fit_views_only(x: np.ndarray, y: np.ndarray, classes: int, seed: int) -> Tuple[LabelModel, FittedViews]:
     """Prototypes and regression of all samples; temperatures, penalty and the interval of the rate from some of them."""
     axes = principal_axes(x, classes, seed)
@@ -245,7 +228,7 @@ def _fit_views_only(x: np.ndarray, y: np.ndarray, classes: int, seed: int) -> Tu
     r, interval, known = noise_free_responsibilities(p, y[probe])
     model = make_model(r, y[probe], np.arange(classes), classes, None)
     model.rate_interval, model.rate_known, model.out_of_sample = interval, known, p
-    return model, FittedViews(axes, rank, views, views.sums, None)
+    return model, FittedViews(axes, rank, views, None)
 
 
 def _contradicted(group: np.ndarray, y: np.ndarray) -> np.ndarray:

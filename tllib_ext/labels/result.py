@@ -31,6 +31,7 @@ class LabelModel:
             ``rate`` is a convention, half of the share that a classifier would contest
         unnamed (list[int]): classes whose name the labels contradict
             (:func:`~tllib_ext.labels.uncertainty.unnamed_classes`); samples of these keep their labels
+        relabelled (bool): whether rate and interval are of other labels than it was fitted to (:meth:`of_labels`)
         out_of_sample (numpy.ndarray): probabilities of the given labels, predicted for each sample without it, :math:`(N, K)`
         log_likelihood (float): leave-one-out log-likelihood of the observed labels
         temperature (float): :math:`T`
@@ -56,6 +57,7 @@ class LabelModel:
     rate_known: bool = True
     unnamed: List[int] = field(default_factory=list)
     out_of_sample: np.ndarray = field(default_factory=lambda: np.zeros((0, 0), dtype=np.float32))
+    relabelled: bool = False
 
     def __repr__(self) -> str:
         n, k = self.responsibilities.shape
@@ -68,6 +70,15 @@ class LabelModel:
         if self.out_of_sample.shape != self.responsibilities.shape:  # of an earlier release
             return self.responsibilities
         return self.out_of_sample if self.start == "trust" else (self.responsibilities + self.out_of_sample) / 2
+
+    def of_labels(self, y: np.ndarray) -> "LabelModel":
+        """This model's opinion of other labels of its samples, such as its own corrections, which a new model would confirm.
+
+        The rate is the mean posterior probability that such a label is wrong; the interval moves with it.
+        """
+        rate = float(1 - self.responsibilities[np.arange(len(y)), y].mean(dtype=np.float64))
+        low, high = (float(np.clip(bound + rate - self.rate, 0, 1)) for bound in self.rate_interval)
+        return replace(self, rate=rate, rate_interval=(low, max(high, rate)), relabelled=True)
 
     def of_copies(self, place: np.ndarray, y: np.ndarray) -> "LabelModel":
         """The model of samples with the labels ``y`` that are copies of the samples at ``place``."""
@@ -88,6 +99,11 @@ class LabelModel:
         """How many labels are wrong, with the interval, or that this cannot be told."""
         low, high = self.rate_interval
         interval = f"{low:.1%} to {high:.1%}"
+        if self.relabelled:
+            known = "" if self.rate_known else ", not known exactly: review the changed labels"
+            return (
+                f"{self.rate:.1%} are estimated to be wrong after correction (95 %: {interval}; by the labels before it){known}"
+            )
         if self.rate_known:
             return f"{self.rate:.1%} ± {self.rate_std:.1%} are estimated to be wrong (95 %: {interval})"
         if self.start == "trust":

@@ -107,12 +107,11 @@ def estimate_labels(
 
 
 class FittedViews(NamedTuple):
-    """What a label model was fitted with, to judge samples by it: feature space, both views, prototypes and noise model."""
+    """What a label model was fitted with, to judge samples by it: feature space, both views and noise model."""
 
     axes: Axes
     rank: int
     views: Views
-    sums: np.ndarray  # of the posterior, by class
     step: Optional[EMStep]  # of the chosen noise model; None without evidence of noise
 
 
@@ -202,7 +201,7 @@ def fit_labels(
     model.out_of_sample, model.unnamed = all_classes(back[1], present, num_classes), present[unnamed].tolist()
     if winner is trust and not known:
         model.rate_std = (interval[1] - interval[0]) / 4
-    return model, FittedViews(axes, rank, views, r.T @ data.g, None if winner is trust else winner.best)
+    return model, FittedViews(axes, rank, views, None if winner is trust else winner.best)
 
 
 def checked(features: Values, labels: Values, num_classes: int) -> Tuple[np.ndarray, np.ndarray]:

@@ -87,6 +87,7 @@ def write_outputs(parts: RunParts, folder: Path, outputs: RunOutputs) -> Record:
     write_suspects(folder / "suspects.csv", noisy.paths, noisy.targets, audit, split, clean)
     results: Record = {} if clean is None else audit_quality(audit, noisy.targets, clean)
     if model is not None:
+        model = _after_correction(parts, model)
         low, high = model.rate_interval
         results.update(estimated_rate=model.rate, estimated_rate_std=model.rate_std, estimated_rate_low=low,
                        estimated_rate_high=high, estimated_rate_known=model.rate_known)  # fmt: skip
@@ -110,6 +111,14 @@ def _label_model(parts: RunParts) -> Optional[LabelModel]:
     if known is not None or inputs is None:
         return known
     return estimate_once(inputs, parts.noisy.targets, parts.data.split.num_source, parts.config.seed)
+
+
+def _after_correction(parts: RunParts, model: LabelModel) -> LabelModel:
+    """The rate by the labels before they were corrected, where these are known: the corrected ones agree with their model."""
+    inputs, before = _frozen(parts), parts.noisy.before
+    if inputs is None or before is None:
+        return model
+    return estimate_once(inputs, before, parts.data.split.num_source, parts.config.seed).of_labels(parts.noisy.targets)
 
 
 def _issues(parts: RunParts) -> Optional[LabelIssues]:

@@ -123,11 +123,20 @@ class GivenLabels(NoisyLabels):
             )
         known = None if table.truth is None else labels(table.truth[rows], f"{file}, true classes", or_unknown=True)
         self.truth: Optional[np.ndarray] = known
+        earlier = self._before(table, rows, labels)
+        self.before: Optional[np.ndarray] = None if np.array_equal(earlier, self.targets) else earlier
         self.clean_targets = self.targets if known is None else known
         self.is_flipped = self.targets != self.clean_targets
         self.realised_rate = float(self.is_flipped.mean())
         self.transition = np.eye(view.split.num_source)
         self.transition = self.realised_transition
+
+    def _before(self, table: LabelTable, rows: np.ndarray, labels: "_Reader") -> np.ndarray:
+        """The labels before corrections: of the column ``given``, else those that the images were moved from."""
+        if table.given is not None:
+            return labels(table.given[rows], f"{table.file}, column given")
+        earlier = super().labels_before()
+        return self.targets if earlier is None else earlier
 
     def record(self) -> Record:
         facts = super().record() if self.truth is not None else {"realised_rate": None, "realised_transition": None}

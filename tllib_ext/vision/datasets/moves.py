@@ -9,6 +9,7 @@ from typing import List, Optional, Sequence, Set, Tuple
 from tllib_ext.errors import UserError
 from tllib_ext.io import escape_formula, write_rows
 from tllib_ext.typing import PathLike
+from tllib_ext.vision.datasets.corrections import record_moves
 
 __all__ = ["Moves", "plan_moves", "write_moves"]
 
@@ -47,6 +48,7 @@ class Moves:
                 done.append((old, new))
                 emptied.add(old.parent)
         self.moves = done
+        record_moves(self.root, done)
         return [folder for parent in sorted(emptied) for folder in self._remove_empty(parent)]
 
     def _remove_empty(self, folder: Path) -> List[Path]:

@@ -10,6 +10,7 @@ from PIL.Image import Image
 from tllib_ext.errors import UserError, closest
 from tllib_ext.typing import Record
 from tllib_ext.vision.datasets import NOISES
+from tllib_ext.vision.datasets.corrections import labels_before
 from tllib_ext.vision.datasets.noises import MATRIX_FILES, NoiseSamples, check_rows, read_transition
 from tllib_ext.vision.datasets.open_set import open_set
 from tllib_ext.vision.datasets.types import View
@@ -187,12 +188,19 @@ class NoisyLabels:
         #: the expected share of wrong labels in this list, and the share that is wrong
         self.rate = float(1.0 - np.append(self.transition.diagonal(), 0.0)[clean].mean())  # an image of no class is never right
         self.realised_rate = float(self.is_flipped.mean())
+        #: the labels before they were corrected, where this is on record
+        self.before: Optional[np.ndarray] = self.labels_before() if noise == "none" else None
+
+    def labels_before(self) -> Optional[np.ndarray]:
+        """The labels that the images had before they were moved; None without a record of moves."""
+        dataset = getattr(self.view, "dataset", None)
+        return labels_before(cast(UniversalView, self.view), getattr(dataset, "root", None))
 
     def subset(self, chosen: np.ndarray) -> "NoisyLabels":
         """The same labels of the images at the positions ``chosen``."""
         part, view = copy.copy(self), cast(UniversalView, self.view)
         part.view = view.subset(chosen)
-        for name in ("targets", "clean_targets", "is_flipped", "truth", "votes", "agreement"):
+        for name in ("targets", "clean_targets", "is_flipped", "truth", "votes", "agreement", "before"):
             if getattr(self, name, None) is not None:
                 setattr(part, name, getattr(self, name)[chosen])
         part.realised_rate = float(part.is_flipped.mean())

@@ -65,6 +65,18 @@ def test_finds_classes_and_unknown(fitted):
     assert fitted.score(Xt, target) == np.mean(predicted == np.where(target == 4, -1, target)) > 0.8
 
 
+def test_fits_in_threads_are_equal_and_leave_the_generator():
+    from concurrent.futures import ThreadPoolExecutor
+
+    Xs, _, ys, Xt, _ = blobs()
+    one = NoisyUniDA(**FEW).fit(Xs, ys, Xt).score_samples(Xt)
+    before = torch.get_rng_state()
+    with ThreadPoolExecutor(4) as pool:
+        scores = list(pool.map(lambda _: NoisyUniDA(**FEW).fit(Xs, ys, Xt).score_samples(Xt), range(8)))
+    assert all(np.array_equal(one, score) for score in scores)
+    assert torch.equal(before, torch.get_rng_state())
+
+
 def test_finds_wrong_labels_and_their_rate(fitted):
     _, true, given, *_ = blobs()
     wrong, issues = np.array(true) != given, fitted.label_issues_

@@ -5,10 +5,11 @@ import errno
 import math
 import os
 import sys
+from contextlib import suppress
 from typing import Callable, Iterable, Optional, Tuple
 
 __all__ = ["UserError", "LockHeld", "NonFiniteLoss", "StopRequested", "closest", "first_line", "one_line", "printable",
-           "run_main", "visible"]  # fmt: skip
+           "run_main", "say", "visible"]  # fmt: skip
 
 
 class UserError(ValueError):
@@ -111,7 +112,7 @@ def run_main(main: Callable[[], Optional[int]]) -> int:
     except KeyboardInterrupt:
         return _report(130, "interrupted")
     except BrokenPipeError:  # the reader has closed the pipe (| head)
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         return 128 + 13
     except (MemoryError, OSError, RuntimeError) as error:
         code, text = _environment_error(error)
@@ -143,5 +144,19 @@ def _environment_error(error: Exception) -> Tuple[int, str]:
 
 def _report(code: int, text: object, prefix: str = "error: ") -> int:
     if str(text):
-        print(prefix + one_line(text), file=sys.stderr)
+        with suppress(BrokenPipeError):
+            print(prefix + one_line(text), file=sys.stderr, flush=True)
     return code
+
+
+def say(text: str, write: Callable[[str], object] = print) -> None:
+    """Print a line of a log. A reader that has closed its pipe (``| head``) ends the log and not the work."""
+    try:
+        write(printable(text))
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _drop_output()
+
+
+def _drop_output() -> None:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,8 +1,10 @@
 """Noisy universal domain adaptation on arrays, as a scikit-learn estimator: no files, no run folder."""
 
 import copy
+import threading
 import warnings
-from typing import Dict, List, Mapping, Optional, Set, Tuple, Union
+from contextlib import contextmanager
+from typing import Dict, Iterator, List, Mapping, Optional, Set, Tuple, Union
 
 import numpy as np
 import torch
@@ -35,6 +37,9 @@ from tllib_ext.training.target_output import describe_unknown
 from tllib_ext.typing import Record
 
 __all__ = ["NoisyUniDA"]
+
+#: fits in several threads take turns: layers and dropout draw from the one generator of the process
+_TURN = threading.RLock()
 
 
 class NoisyUniDA(ClassifierMixin, BaseEstimator):
@@ -138,8 +143,7 @@ class NoisyUniDA(ClassifierMixin, BaseEstimator):
         source = Domain(Rows(xs, labels), device, show_labels=True)
         target = Domain(Rows(xs if xt is None else xt), device)
         model = estimate_once(xs, labels, len(self.classes_), self.seed)
-        # The global generator belongs to the caller: it is left as it was.
-        with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        with _global_generator(device):
             torch.manual_seed(self.seed)
             method = self._build().to(device)
             method.audit = history = LossHistory(len(xs), len(self.classes_), device)
@@ -319,7 +323,7 @@ class NoisyUniDA(ClassifierMixin, BaseEstimator):
 
     def _keep(self, state: Dict[str, np.ndarray]) -> None:
         """Build the networks for prediction, without the training data that the trained object refers to."""
-        with torch.random.fork_rng([]):
+        with _global_generator(torch.device("cpu")):
             method = self._build()
         load_method(method, {name: torch.tensor(value) for name, value in state.items()}, "the estimator")
         self.method_ = method.to(pick_device(self.device)).eval().requires_grad_(False)
@@ -344,6 +348,13 @@ class NoisyUniDA(ClassifierMixin, BaseEstimator):
         super().__setstate__(state)
         if isinstance(state.get("method_"), dict):
             self._keep(state["method_"])
+
+
+@contextmanager
+def _global_generator(device: torch.device) -> Iterator[None]:
+    """Draw from PyTorch's global generator, one thread at a time; it belongs to the caller and is left as it was."""
+    with _TURN, torch.random.fork_rng([device] if device.type == "cuda" else []):
+        yield
 
 
 def _prediction_state(method: Method) -> Dict[str, np.ndarray]:

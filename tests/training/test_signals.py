@@ -3,6 +3,7 @@
 import os
 import resource
 import signal
+import sys
 import time
 
 import pytest
@@ -22,7 +23,7 @@ from forked_runs import (
 from tllib_ext import io as files
 from tllib_ext.cli import audit, features, train
 from tllib_ext.cli.parser import run_main
-from tllib_ext.training import build as setup
+from tllib_ext.training import frozen as setup
 from tllib_ext.training import trainer as run_module
 from tllib_ext.training.checkpoint import load_checkpoint
 from tllib_ext.training.run_dir import Stopper
@@ -169,6 +170,20 @@ def test_a_signal_ends_an_extraction_at_once_and_leaves_no_process(root, tmp_pat
     assert children(child) == []
     os.kill(child, number)
     assert exit_code(child, 20) == code
+
+
+def test_a_closed_pipe_ends_the_log_and_not_the_run(root, tmp_path):
+    read, write = os.pipe()
+    os.close(read)
+
+    def closed():
+        os.dup2(write, 1)
+        sys.stdout = os.fdopen(1, "w", buffering=1)
+
+    words = [*features_flags(root), "--steps", "6", "--eval-every", "2", "--log", str(tmp_path / "run")]
+    assert exit_code(fork_run(words, tmp_path / "log", closed)) == 0, (tmp_path / "log").read_text()
+    os.close(write)
+    assert (tmp_path / "run" / "results.json").exists() and own_lines(tmp_path / "log") == []
 
 
 @pytest.mark.parametrize("limit", [300, 9000])

@@ -200,6 +200,19 @@ def test_nobody_writes_to_the_file_through_the_array(view, tmp_path):
     assert on_disk(view, 16, tmp_path)._store.any()
 
 
+def test_any_damaged_header_is_an_absent_cache(tmp_path):
+    rng = np.random.default_rng(0)
+    cache.write_cached(tmp_path, "key", np.ones((3, 4), np.float32))
+    (file,) = tmp_path.glob("*.npy")
+    whole = file.read_bytes()
+    for _ in range(300):
+        content = bytearray(whole)
+        for place in rng.integers(0, 128, rng.choice([1, 2, 8])):
+            content[place] = rng.integers(256)
+        file.write_bytes(content)
+        cache.read_cached(tmp_path, "key")  # an array or None, no exception
+
+
 @pytest.mark.parametrize("damage", [lambda b: b[:-100], lambda b: b"", lambda b: b"rubbish" + b[7:]])
 def test_a_damaged_file_is_built_anew(view, tmp_path, damage):
     good = on_disk(view, 16, tmp_path)._store.clone()

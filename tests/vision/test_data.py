@@ -1,5 +1,9 @@
 """Splits, readers, views, samplers and augmentation."""
 
+import io
+import os
+import zipfile
+
 import numpy as np
 import pytest
 import torch
@@ -242,3 +246,35 @@ def test_scenarios_of_domainnet_are_in_the_order_of_its_lists():
         LabelSplit.parse("DomainNet:open", ["a", "b"])
     with pytest.raises(UserError, match="Office31:open"):
         LabelSplit.parse("Office31:opne", classes)
+
+
+def write_npz(tmp_path, **arrays):
+    features = np.zeros((4, 3), np.float32)
+    np.savez(tmp_path / "d.npz", **{"features": features, "labels": np.arange(4) % 2, "classes": np.array(["a", "b"]), **arrays})
+    return tmp_path / "d.npz"
+
+
+@pytest.mark.parametrize("key, names", [("paths", ["0", "1", "\ud800", "3"]), ("classes", ["a", "b\udfff"])])
+def test_half_a_character_is_refused_at_reading(tmp_path, key, names):
+    with pytest.raises(UserError, match=f"{key} hold .*not valid Unicode"):
+        FeatureList(write_npz(tmp_path, **{key: np.array(names)}))
+    names = ["0", "1", os.fsdecode(b"\xff.png"), "3"]  # bytes of a file name stay
+    assert [path for path, _ in FeatureList(write_npz(tmp_path, paths=np.array(names))).samples] == names
+
+
+def test_a_small_file_cannot_claim_many_classes(tmp_path):
+    file = write_npz(tmp_path)
+    header = io.BytesIO()
+    np.lib.format.write_array_header_1_0(header, {"descr": "<U0", "fortran_order": False, "shape": (10**12,)})
+    arrays = {name: value for name, value in np.load(file).items() if name in ("features", "labels")}
+    np.savez(file, **arrays)
+    with zipfile.ZipFile(file, "a") as archive:
+        archive.writestr("classes.npy", header.getvalue())
+    with pytest.raises(UserError, match="1000000000000 classes, expected at most|cannot read features"):
+        FeatureList(file)
+
+
+def test_features_from_a_pipe_do_not_block(tmp_path):
+    os.mkfifo(tmp_path / "d.npz")
+    with pytest.raises(UserError, match="not a regular file"):
+        FeatureList(tmp_path / "d.npz")

@@ -14,7 +14,7 @@ from typing import Dict, Iterator, List, Optional, Sequence, Tuple, cast
 
 from tqdm import tqdm
 
-from tllib_ext.errors import StopRequested
+from tllib_ext.errors import StopRequested, say
 from tllib_ext.experiments.grid import Cell
 from tllib_ext.experiments.runner import run_cell
 from tllib_ext.io import write_json
@@ -45,7 +45,7 @@ def run_cells(
         for cell, error, line in _results(cells, Path(out), max(1, min(jobs, len(cells))), keep_models):
             if error is not None:
                 failed.append((cell, error))
-            tqdm.write(f"{cell.name}  {line}")
+            say(f"{cell.name}  {line}", tqdm.write)
             bar.update()
     return failed
 

@@ -1,6 +1,7 @@
 """The label model with a small cache: a grid needs the same estimate for every method."""
 
 import hashlib
+import threading
 from typing import Callable, Dict, Optional, Tuple, TypeVar
 
 import numpy as np
@@ -14,17 +15,21 @@ __all__ = ["estimate_once", "issues_once"]
 _FITS: Dict[bytes, Tuple[LabelModel, Optional[FittedViews]]] = {}
 _ISSUES: Dict[bytes, Optional[LabelIssues]] = {}
 _KEPT = 4
+_LOCK = threading.Lock()
 
 T = TypeVar("T")
 
 
 def _once(results: Dict[bytes, T], key: bytes, make: Callable[[], T]) -> T:
-    if key not in results:
-        found = make()
+    with _LOCK:
+        if key in results:
+            return results[key]
+    found = make()  # two threads may both make it, and find the same
+    with _LOCK:
         while len(results) >= _KEPT:
             del results[next(iter(results))]
         results[key] = found
-    return results[key]
+    return found
 
 
 def _digest(features: np.ndarray, labels: np.ndarray, num_classes: int, seed: int) -> bytes:

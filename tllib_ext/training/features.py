@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from tllib_ext import errors
 from tllib_ext.errors import UserError
 from tllib_ext.io import atomic_path
 from tllib_ext.training.config import RunConfig
@@ -45,7 +46,9 @@ class _Images:
         return len(self.paths)
 
 
-def write_features(config: RunConfig, out: PathLike, overwrite: bool = False, say: Callable[[str], object] = print) -> List[Path]:
+def write_features(
+    config: RunConfig, out: PathLike, overwrite: bool = False, say: Callable[[str], object] = errors.say
+) -> List[Path]:
     """Write ``out/<domain>.npz`` for every domain of a data folder: features of the centre crop, labels, classes, paths.
 
     Args:

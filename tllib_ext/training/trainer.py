@@ -10,7 +10,7 @@ import torch
 from tqdm import tqdm
 
 from tllib_ext.distributed import gather_objects, mean_numbers, rank, world_size
-from tllib_ext.errors import NonFiniteLoss, StopRequested, UserError, printable
+from tllib_ext.errors import NonFiniteLoss, StopRequested, UserError, say
 from tllib_ext.evaluation.files import write_predictions
 from tllib_ext.evaluation.openset import OpenSetReport
 from tllib_ext.io import remove_temporary_files
@@ -70,7 +70,7 @@ def train(parts: RunParts, write_report: Optional[Callable[[Path, Record], objec
 
 
 def _print(text: str) -> None:
-    tqdm.write(printable(text))
+    say(text, tqdm.write)
 
 
 class _Training:

@@ -110,7 +110,7 @@ def read_cached(folder: Path, key: str) -> Optional[np.ndarray]:
 def _load(file: Path, mmap_mode: Optional[Literal["c"]] = None) -> Optional[np.ndarray]:
     try:
         return np.load(file, mmap_mode=mmap_mode, allow_pickle=False)
-    except (OSError, ValueError, EOFError):  # absent or damaged
+    except Exception:  # absent or damaged: a damaged header can raise anything
         return None
 
 

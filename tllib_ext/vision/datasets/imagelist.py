@@ -8,13 +8,17 @@ from typing import Dict, List, Optional, Sequence, Tuple
 import numpy as np
 from PIL.Image import Image
 
-from tllib_ext.errors import UserError
+from tllib_ext.errors import UserError, visible
 from tllib_ext.images import image_suffixes, load_image
+from tllib_ext.io import check_regular
 from tllib_ext.typing import PathLike
 from tllib_ext.vision.datasets.folder_files import cannot_read, files_below, passed_over_note, suffix_counts
 from tllib_ext.vision.datasets.types import Loader, Sample
 
 __all__ = ["ImageList", "ImageFolder", "FeatureList"]
+
+#: classes of a file of features; a few bytes can claim any number of empty names
+_CLASSES = 1_000_000
 
 
 class ImageList:
@@ -136,7 +140,9 @@ class FeatureList:
             raise UserError(f"{file}: the features hold NaN or infinite values")
         if np.abs(self.features).max(initial=0) > 1e18:
             raise UserError(f"{file}: features beyond 1e18, whose squares overflow float32: scale them")
-        self.classes = [str(name) for name in arrays["classes"].ravel()]
+        if arrays["classes"].size > _CLASSES:
+            raise UserError(f"{file}: {arrays['classes'].size} classes, expected at most {_CLASSES}")
+        self.classes = [_text(name, file, "classes") for name in arrays["classes"].ravel()]
         if labels is not None:
             whole = labels.shape == (len(features),) and labels.dtype.kind in "iu"
             if not whole or labels.min() < 0 or labels.max() >= len(self.classes):
@@ -145,7 +151,7 @@ class FeatureList:
         if names.shape != (len(features),):
             raise UserError(f"{file}: {names.size} paths for {len(features)} features")
         given = [None] * len(features) if labels is None else labels.tolist()
-        self.samples: List[Sample] = list(zip(map(str, names), given))
+        self.samples: List[Sample] = [(_text(name, file, "paths"), label) for name, label in zip(names, given)]
 
     def loader(self, path: str) -> Image:
         """Raises: there are features and no images."""
@@ -158,8 +164,19 @@ class FeatureList:
         return self.features[index], self.samples[index][1]
 
 
+def _text(name: object, file: PathLike, where: str) -> str:
+    """A name as text; a character that no file can hold (half of a pair) is refused before anything is made of it."""
+    text = str(name)
+    try:
+        text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        raise UserError(f"{file}: {where} hold {visible(text)[:80]!r}, which is not valid Unicode: rename it") from None
+    return text
+
+
 def _read_arrays(file: PathLike, names: Sequence[str]) -> Dict[str, np.ndarray]:
     """The named arrays of a ``.npz``, as far as it has them; nothing in it is unpickled."""
+    check_regular(file)
     try:
         if os.path.isfile(file) and zipfile.is_zipfile(file):
             # A small zip can unpack to more than memory holds: read the sizes first.

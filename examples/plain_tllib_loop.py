@@ -1,13 +1,11 @@
-"""Divergence optimisation (CVPR 2021) as an ordinary script of tllib: its loop, our losses, label noise and evaluation.
+"""Divergence optimisation (CVPR 2021) as a script of tllib: its loop; our losses, label noise and evaluation.
 
     python examples/plain_tllib_loop.py data/office31 -d Office31 -s A -t D --noise pair --rate 0.2 -a resnet50 --scratch
 
-The steps are those of the method ``divergence`` with its preset ``default`` or ``code``. Weights and data that are absent
-are fetched. For checkpoints, several processes and frozen features see examples/noisy_unida.py.
+The steps are those of the method ``divergence`` (examples/noisy_unida.py) with its preset ``default`` or ``code``.
 """
 
 import argparse
-import os
 import sys
 
 import torch
@@ -16,55 +14,55 @@ from torch.optim import SGD
 from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader
 
-from tllib_ext import HeadMinimax, NoisyLabels, OpenSetEvaluator, SmallLossSelection, TargetSeparation, UniversalView
+from tllib_ext import HeadMinimax, OpenSetEvaluator, SmallLossSelection, TargetSeparation
 from tllib_ext.alignment.divergence import ImageClassifierHead, cross_divergence, unknown_by_divergence
-from tllib_ext.compat import forbid_downloads, tllib, torchvision
-from tllib_ext.errors import UserError
+from tllib_ext.compat import Missing, tllib, torchvision
 from tllib_ext.methods.base import Prediction
-from tllib_ext.split import PRESETS
+from tllib_ext.tllib import noisy, universal
+from tllib_ext.vision.hooks import route_downloads
 
 try:
     tllib()  # supplies what tllib needs on current PyTorch; from here on its parts import as usual
-except UserError as error:
+except Missing as error:
     sys.exit(f"error: {error}")
 from tllib.utils.data import ForeverDataIterator  # noqa: E402
 from tllib.utils.logger import CompleteLogger  # noqa: E402
 from tllib.utils.meter import AverageMeter, ProgressMeter  # noqa: E402
 from tllib.vision import datasets, models  # noqa: E402
 
-DELTA, ETA, REPEATS = 2.98, 0.05, 4  # border (log 20 rounded down), weight of the target's terms, repeats of Step C
+DELTA, ETA, REPEATS = 2.98, 0.05, 4  # border (about log 20), weight of the target's terms, repeats of Step C
 device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
-def main(args: argparse.Namespace) -> None:
-    if args.no_download or os.environ.get("TLLIB_EXT_OFFLINE", "0") not in ("", "0"):
-        forbid_downloads("allow the download, or use --scratch in place of weights")
+def main(args):
+    route_downloads(not args.no_download)
     logger = CompleteLogger(args.log)
     print(args)
     torch.manual_seed(args.seed)
-    T = torchvision().transforms
-    resize, end = T.Resize((256, 256)), [T.ToTensor(), T.Normalize([0.485, 0.456, 0.406], [0.229, 0.224, 0.225])]
+    T, mean, std = torchvision().transforms, [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
+    resize, end = T.Resize((256, 256)), [T.ToTensor(), T.Normalize(mean, std)]
     train_transform = T.Compose([resize, T.RandomHorizontalFlip(), T.RandomCrop(224), *end])
     val_transform = T.Compose([resize, T.CenterCrop(224), *end])
-    data, split = datasets.__dict__[args.data], PRESETS[args.data]
-    source = UniversalView(data(args.root, args.source, download=True), split, "source", train_transform)
-    source = NoisyLabels(source, args.noise, args.rate)
-    target = UniversalView(data(args.root, args.target, download=True), split, "target", val_transform)
-    print(split.table(), f"{source.realised_rate:.1%} of the source labels are wrong", sep="\n")
+    data = datasets.__dict__[args.data]
+    source_class, target_class = noisy(universal(data, "source"), args.noise, args.rate), universal(data, "target")
+    source = source_class(args.root, args.source, transform=train_transform)
+    target = target_class(args.root, args.target, transform=val_transform)
+    print(target.label_split.table(), f"{source.is_flipped.mean():.1%} of the source labels are wrong", sep="\n")
     options = dict(batch_size=args.batch_size, num_workers=args.workers)
     source_iter = ForeverDataIterator(DataLoader(source, shuffle=True, drop_last=True, **options), device)
     target_iter = ForeverDataIterator(DataLoader(target, shuffle=True, drop_last=True, **options), device)
     val_loader = DataLoader(target, **options)
     G = models.__dict__[args.arch](pretrained=not args.scratch).to(device)  # feature extractor
-    F1, F2 = (ImageClassifierHead(G.out_features, split.num_source).to(device) for _ in range(2))
+    F1, F2 = (ImageClassifierHead(G.out_features, source.num_classes).to(device) for _ in range(2))
     optimizers, schedulers = get_optimizers(G, F1, F2, args)
     for epoch in range(args.epochs):
-        train(source_iter, target_iter, G, F1, F2, optimizers, schedulers, epoch, args)
-        torch.save({"G": G.state_dict(), "F1": F1.state_dict(), "F2": F2.state_dict()}, logger.get_checkpoint_path("latest"))
-        report = validate(val_loader, G, F1, F2, OpenSetEvaluator(split))
+        train(source_iter, target_iter, G, F1, F2, *optimizers, schedulers, epoch, args)
+        state = {"G": G.state_dict(), "F1": F1.state_dict(), "F2": F2.state_dict()}
+        torch.save(state, logger.get_checkpoint_path("latest"))
+        report = validate(val_loader, G, F1, F2, OpenSetEvaluator(target.label_split))
         print(f" * OS {report.os:.3f} OS* {report.os_star:.3f} UNK {report.unk:.3f} H-score {report.h_score:.3f}")
     print(report.table())
-    sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__  # the logger took both, and its close() would close them
+    sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__  # the logger took both and would close them
 
 
 def get_optimizers(G, F1, F2, args):
@@ -74,7 +72,7 @@ def get_optimizers(G, F1, F2, args):
     return optimizers, [LambdaLR(each, lambda i: (1 + 10 * min(1, i / last)) ** -0.75) for each in optimizers]
 
 
-def train(source_iter, target_iter, G, F1, F2, optimizers, schedulers, epoch: int, args: argparse.Namespace) -> None:
+def train(source_iter, target_iter, G, F1, F2, optimizer_g, optimizer_f, schedulers, epoch, args):
     losses, known_share = AverageMeter("Loss", ":5.2f"), AverageMeter("Known", ":4.2f")
     progress = ProgressMeter(args.iters_per_epoch, [losses, known_share], prefix=f"Epoch: [{epoch}]")
     code, steps = args.preset == "code", args.epochs * args.iters_per_epoch
@@ -82,8 +80,6 @@ def train(source_iter, target_iter, G, F1, F2, optimizers, schedulers, epoch: in
     plain, selection = SmallLossSelection(0.0, lam=0.0), SmallLossSelection(args.rate)
     separation = TargetSeparation(DELTA, clip=2.0, valid=2.0, entropy="mean_dist", ent_weight=0.5, eps=1e-5)
     minimax = HeadMinimax(DELTA, clamp=2.0, over="selected")
-    optimizer_g, optimizer_f = optimizers
-
     G.train(), F1.train(), F2.train()
     for i in range(args.iters_per_epoch):
         x_s, labels_s = next(source_iter)[:2]
@@ -137,12 +133,12 @@ if __name__ == "__main__":
     parser.add_argument("-d", "--data", default="Office31", choices=["Office31"])
     parser.add_argument("-s", "--source", default="A", help="source domain")
     parser.add_argument("-t", "--target", default="D", help="target domain")
-    parser.add_argument("--noise", default="pair", choices=["none", "pair", "symmetric"], help="label noise of the source")
-    parser.add_argument("--rate", type=float, default=0.2, help="its rate, also the dropped share of each batch")
+    parser.add_argument("--noise", default="pair", choices=["none", "pair", "symmetric"], help="of the source labels")
+    parser.add_argument("--rate", type=float, default=0.2, help="of the noise; the dropped share of each batch")
     parser.add_argument("-a", "--arch", default="resnet50", help="a backbone of tllib")
     parser.add_argument("--scratch", action="store_true", help="train from random weights")
     parser.add_argument("--no-download", action="store_true", help="fetch neither weights nor data")
-    parser.add_argument("--preset", default="default", choices=["default", "code"], help="of the method divergence")
+    parser.add_argument("--preset", default="default", choices=["default", "code"], help="of divergence")
     parser.add_argument("-b", "--batch-size", type=int, default=36)
     parser.add_argument("--lr", type=float, default=0.01)
     parser.add_argument("-j", "--workers", type=int, default=2)

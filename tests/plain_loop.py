@@ -47,6 +47,6 @@ def run_loop(loop, method, batches, preset, rate, lr=0.01, epochs=1):
     optimizers, schedulers = loop.get_optimizers(net, *heads, args)
     source, target = iter([(s, y) for s, y, _ in batches]), iter([(t, torch.zeros(len(t))) for _, _, t in batches])
     for epoch in range(epochs):
-        loop.train(source, target, net, *heads, optimizers, schedulers, epoch, args)
+        loop.train(source, target, net, *heads, *optimizers, schedulers, epoch, args)
     return {**{f"backbone.{name}": value for name, value in net.state_dict().items()},
             **{f"heads.heads.{k}.weight": head.head.weight.data for k, head in enumerate(heads)}}  # fmt: skip

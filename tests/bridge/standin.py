@@ -159,6 +159,34 @@ TLLIB = {
             def forward(self, x):
                 return self.head(x)
     """,
+    "tllib/utils/data.py": """
+        class ForeverDataIterator:
+            def __init__(self, data_loader, device=None):
+                self.data_loader, self.iter, self.device = data_loader, iter(data_loader), device
+
+            def __next__(self):
+                try:
+                    return [part.to(self.device) for part in next(self.iter)]
+                except StopIteration:
+                    self.iter = iter(self.data_loader)
+                    return next(self)
+    """,
+    "tllib/utils/meter.py": """
+        class AverageMeter:
+            def __init__(self, name, fmt=":f"):
+                self.name, self.values = name, []
+
+            def update(self, val, n=1):
+                self.values.append(val)
+
+        class ProgressMeter:
+            def __init__(self, num_batches, meters, prefix=""):
+                self.num_batches, self.meters, self.prefix = num_batches, meters, prefix
+
+            def display(self, batch):
+                last = [f"{meter.name} {meter.values[-1]:.2f}" for meter in self.meters]
+                print(f"{self.prefix}[{batch}/{self.num_batches}]", *last)
+    """,
     "tllib/utils/logger.py": """
         import os, sys
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from tllib_ext.labels.transition import estimate_labels
     from tllib_ext.split import LabelSplit
     from tllib_ext.training.config import RunConfig
+    from tllib_ext.training.features import extract_features
     from tllib_ext.training.saved_run import load_run
     from tllib_ext.vision.datasets.noisy import NoisyLabels
     from tllib_ext.vision.datasets.universal import UniversalView
@@ -29,6 +30,7 @@ _MODULES = {
     "Run": "api",
     "load_run": "training.saved_run",
     "NoisyUniDA": "estimator",
+    "extract_features": "training.features",
     "LabelSplit": "split",
     "NoisyLabels": "vision.datasets.noisy",
     "UniversalView": "vision.datasets.universal",
@@ -41,8 +43,8 @@ _MODULES = {
 }
 
 __all__ = [
-    "__version__", "RunConfig", "train", "Run", "load_run", "NoisyUniDA", "LabelSplit", "NoisyLabels", "UniversalView",
-    "OpenSetEvaluator", "estimate_labels", "find_label_issues", "SmallLossSelection", "TargetSeparation",
+    "__version__", "RunConfig", "train", "Run", "load_run", "NoisyUniDA", "extract_features", "LabelSplit", "NoisyLabels",
+    "UniversalView", "OpenSetEvaluator", "estimate_labels", "find_label_issues", "SmallLossSelection", "TargetSeparation",
     "HeadMinimax",
 ]  # fmt: skip
 

@@ -3,7 +3,9 @@
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Optional
+from typing import Any, Optional, Tuple
+
+from torch import nn
 
 from tllib_ext.distributed import start
 from tllib_ext.errors import UserError
@@ -16,6 +18,8 @@ from tllib_ext.report.run_files import RunFiles, read_run
 from tllib_ext.training import trainer
 from tllib_ext.training.build import build
 from tllib_ext.training.config import RunConfig
+from tllib_ext.training.device import pick_device
+from tllib_ext.training.objects import given_objects
 from tllib_ext.training.saved_run import SavedRun, load_run
 from tllib_ext.typing import Record
 from tllib_ext.vision.image_inputs import ImageInputs
@@ -33,6 +37,7 @@ class Run:
         results (dict): the content of ``results.json``: metrics of the last step, settings, the realised noise rate
         report (OpenSetReport, optional): every metric of the last step; None for an unlabelled target
         method (Method): the trained method, in evaluation mode
+        backbone (torch.nn.Module, optional): the module that the run was given, as it was
     """
 
     folder: Path
@@ -40,6 +45,7 @@ class Run:
     results: Record
     report: Optional[OpenSetReport]
     method: Method
+    backbone: Optional[nn.Module] = None
 
     def __repr__(self) -> str:
         os = self.results.get("os")
@@ -51,7 +57,7 @@ class Run:
 
     @cached_property
     def _saved(self) -> SavedRun:
-        return load_run(self.folder, next(self.method.parameters()).device)
+        return load_run(self.folder, pick_device(self.config.device), self.backbone)
 
     @cached_property
     def _files(self) -> RunFiles:
@@ -70,19 +76,29 @@ class Run:
         return self._files.suspects
 
 
-def train(config: RunConfig) -> Run:
+def train(config: RunConfig, data: Optional[Tuple[Any, Any]] = None, backbone: Optional[nn.Module] = None) -> Run:
     """Train one run, evaluate it and write its folder, ``report.html`` included.
 
-    An unfinished run of the same settings in the folder continues from its last checkpoint.
+    An unfinished run of the same settings, and with equal objects, in the folder continues from its last checkpoint.
 
     Args:
         config (RunConfig): what to train on what; ``RunConfig()`` is the embedded data set
+        data (tuple, optional): (source, target) in place of ``root`` and ``data``: lists with ``samples``, ``classes`` and
+            ``loader`` (tllib's ``ImageList``, torchvision's ``ImageFolder``), or arrays ``(X, y)``; X holds features, or
+            images in uint8, and a target may have y = None. The loader reads the images, the transform is the run's.
+            Classes of one name are one class. ``config.source`` and ``config.target`` name the domains
+        backbone (torch.nn.Module, optional): in place of ``arch``: a module without classifier, with ``out_features``
+            (tllib) or ``num_features`` (timm). It is copied; maps are averaged. The saved run needs one of its class again:
+            ``load_run(folder, backbone=module)``
 
     Examples::
 
         >>> run = train(RunConfig(root="data/office31", source="A", target="D", noise="pair", rate=0.2))  # doctest: +SKIP
         >>> run.results["os"], run.report.h_score, run.folder / "report.html"  # doctest: +SKIP
+        >>> source, target = Office31("data/office31", "A"), Office31("data/office31", "D")  # doctest: +SKIP
+        >>> run = train(RunConfig(noise="pair"), (source, target), tllib.vision.models.resnet50())  # doctest: +SKIP
     """
-    parts = build(replace(config, device=start(config.device)))
+    objects = given_objects(config, data, backbone)
+    parts = build(replace(config, device=start(config.device)), objects)
     outcome = trainer.train(parts, write_report)
-    return Run(outcome.folder, parts.config, outcome.results, outcome.report, parts.method.eval())
+    return Run(outcome.folder, parts.config, outcome.results, outcome.report, parts.method.eval(), backbone)

@@ -1,12 +1,13 @@
 """docs/tllib.md: its blocks run on the stand-in, its table names what the registries have."""
 
+import json
 import re
 import shlex
 import sys
 
 import pytest
 import standin
-from conftest import ROOT
+from conftest import ROOT, shortened
 from test_compat import python
 
 checkout, office31, tllib = standin.checkout, standin.office31, standin.tllib
@@ -27,10 +28,17 @@ def folder(office31, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("code", blocks("python"))
-def test_python_blocks_run(code, folder, tllib, capsys):
-    exec(compile(code, "docs/tllib.md", "exec"), {})
-    if "print" in code:
+def test_python_blocks_run(code, folder, tllib, capsys, monkeypatch):
+    monkeypatch.setenv("TLLIB_EXT_CACHE", str(folder / "cache"))
+    names = {}
+    exec(compile(shortened(code), "docs/tllib.md", "exec"), names)
+    if "NoisyUniversalOffice31Source" in code:
         assert capsys.readouterr().out.startswith("20 unknown ")
+    if "train(config" in code:
+        assert names["run"].results["split"] == "10/10/11" and names["run"].results["num_images"] == 63
+        record = json.loads((names["run"].folder / "config.json").read_text())["objects"]
+        assert record["source"]["class"] == "tllib.vision.datasets.office31.Office31" and record["source"]["length"] == 93
+        assert record["backbone"]["class"] == "tllib.vision.models.Net" and names["saved"].crop == 64
 
 
 @pytest.mark.slow

@@ -22,10 +22,23 @@ from tllib_ext.training.compile import compile_network
 from tllib_ext.training.config import RunConfig
 from tllib_ext.training.device import pick_device
 from tllib_ext.training.domain import Domain
+<<<<<<< HEAD
 from tllib_ext.training.frozen import RAM_LIMIT, frozen_features, frozen_part, normalisation, room_for, use_frozen
 from tllib_ext.training.inputs import fetch_inputs
+=======
+from tllib_ext.training.frozen import (
+    RAM_LIMIT,
+    frozen_features,
+    frozen_part,
+    identified_by_files,
+    normalisation,
+    room_for,
+    use_frozen,
+)
+>>>>>>> c831de8 (train() takes data and backbone as objects; extract_features() makes the estimator's arrays of them)
 from tllib_ext.training.memory import accumulate, checkpoint_activations
-from tllib_ext.training.resolve import Resolved, open_run_data, parse_hparams
+from tllib_ext.training.objects import NO_OBJECTS, Objects
+from tllib_ext.training.resolve import Resolved, parse_hparams
 from tllib_ext.typing import Record
 from tllib_ext.vision.datasets.builder import Data
 from tllib_ext.vision.datasets.labels_file import GivenLabels
@@ -35,7 +48,6 @@ from tllib_ext.vision.datasets.pixels import bad_images, open_pixels, without_im
 from tllib_ext.vision.datasets.sampling import ShuffledBatches
 from tllib_ext.vision.datasets.types import PixelStore
 from tllib_ext.vision.datasets.universal import UniversalView
-from tllib_ext.vision.models.backbones import build_backbone
 from tllib_ext.vision.models.inputs import check_image_size
 from tllib_ext.vision.models.stages import ALL, HEAD
 from tllib_ext.vision.transforms import Augment
@@ -52,6 +64,7 @@ class RunParts:
         config (RunConfig): the same with every default filled in
         skipped_images (list of str): unreadable images that are left out
         held_out (Domain, optional): source images that are kept back from training
+        objects (Objects): data and backbone that the caller passed in place of names
     """
 
     given: RunConfig
@@ -65,12 +78,14 @@ class RunParts:
     device: torch.device
     skipped_images: List[str]
     held_out: Optional[Domain] = None
+    objects: Objects = NO_OBJECTS
 
     def record(self) -> Record:
         """What ``config.json`` holds: every setting, and what was found for it in the data."""
+        objects = self.objects.record(self.config)
         return {
             **self.config.to_dict(),
-            "command": self.given.words(),
+            "command": None if objects else self.given.words(),  # no command line names an object
             "skipped_images": self.skipped_images,
             "source_name": self.data.source_name,
             "target_name": self.data.target_name,
@@ -78,14 +93,15 @@ class RunParts:
             "lists": {"source": _digest(self.noisy, self.config.root), "target": _digest(self.target.view, self.config.root)},
             "processes": world_size(),
             "in_features": _width(self.target),
+            **({"objects": objects} if objects else {}),
         }
 
     def model_record(self) -> Record:
         """The part of it that ``model.safetensors`` needs to be used again."""
         keys = ("method", "hparams", "split", "arch", "train_from", "bottleneck_dim", "bottleneck_norm", "image",
-                "in_features", "data")  # fmt: skip
+                "in_features", "data", "objects")  # fmt: skip
         record = self.record()
-        return {key: record[key] for key in keys}
+        return {key: record[key] for key in keys if key in record}
 
 
 def _digest(view: Any, root: Optional[str]) -> str:
@@ -105,22 +121,32 @@ def make_deterministic() -> None:
     torch.backends.cudnn.benchmark = False
 
 
-def build(given: RunConfig) -> RunParts:
-    """Open the data, draw the noise, build the networks; every error in the settings shows here, before any file."""
+def build(given: RunConfig, objects: Objects = NO_OBJECTS) -> RunParts:
+    """Open the data, draw the noise, build the networks; every error in the settings shows here, before any file.
+
+    Args:
+        given (RunConfig): the configuration
+        objects (Objects, optional): data and backbone in place of the ones that it would name
+    """
+    given = objects.named(given)
     if given.threads is not None:
         torch.set_num_threads(given.threads)
     if given.deterministic:
         make_deterministic()
     parse_hparams(given)  # an error in them shows before the data is read
     device = pick_device(given.device)
+<<<<<<< HEAD
     fetch_inputs(given)
     data = open_run_data(given)
+=======
+    data = objects.open(given)
+>>>>>>> c831de8 (train() takes data and backbone as objects; extract_features() makes the estimator's arrays of them)
     config = given.resolve(data)
     data, skipped = _screen(config, data)
     source_view = UniversalView(data.source, data.split, "source")
     if config.long_tail is not None:
         source_view = long_tail(source_view, config.long_tail, config.noise_seed)
-    noisy, kept_back = _draw_noise(config, data, source_view, device), None
+    noisy, kept_back = _draw_noise(config, data, source_view, device, objects), None
     if config.hold_out:
         noisy, kept_back = noisy.hold_out(config.hold_out, config.seed)
     target_view = UniversalView(data.target, data.split, "target")
@@ -130,9 +156,13 @@ def build(given: RunConfig) -> RunParts:
         except UserError as error:
             raise UserError(f"{name}: {error}") from None
     torch.manual_seed(config.seed)
+<<<<<<< HEAD
     source, target, backbone, frozen = _inputs(config, data, noisy, target_view, device)
     if config.backbone_norm == "fixed":
         fix_statistics(backbone)
+=======
+    source, target, backbone, frozen = _inputs(config, data, noisy, target_view, device, objects)
+>>>>>>> c831de8 (train() takes data and backbone as objects; extract_features() makes the estimator's arrays of them)
     method = METHODS.get(config.method)(backbone, data.split, parse_hparams(config)).to(device)
     if config.batch_norm == "global" and world_size() > 1:
         convert_sync_batchnorm(method)
@@ -148,7 +178,7 @@ def build(given: RunConfig) -> RunParts:
         held = Domain(kept_back, device, pixels, augment, train_augment=False)
         if frozen is not None:
             use_frozen(config, data, [(held, f"{data.source_name}, held out")], frozen)
-    return RunParts(given, config, data, noisy, source, target, method, frozen, device, skipped, held)
+    return RunParts(given, config, data, noisy, source, target, method, frozen, device, skipped, held, objects)
 
 
 def _save_memory(config: RunConfig, backbone: nn.Module, trained: bool) -> None:
@@ -185,7 +215,7 @@ def _screen(config: RunConfig, data: Data) -> Tuple[Data, List[str]]:
     return replace(data, source=source, target=target), skipped
 
 
-def _draw_noise(config: Resolved, data: Data, view: UniversalView, device: torch.device) -> NoisyLabels:
+def _draw_noise(config: Resolved, data: Data, view: UniversalView, device: torch.device, objects: Objects) -> NoisyLabels:
     """The labels of a file, or the noise of the configuration.
 
     A noise that depends on features gets those of the backbone before training, if a part of that is frozen.
@@ -195,7 +225,7 @@ def _draw_noise(config: Resolved, data: Data, view: UniversalView, device: torch
     features = None
     if config.train_from not in (None, ALL) and uses_features(config.noise):
         torch.manual_seed(config.seed)  # random weights are those of the run
-        backbone = build_backbone(str(config.arch), config.weights, config.download)
+        backbone = objects.network(config)
         frozen = backbone.to(device, memory_format=torch.channels_last).eval()  # type: ignore[call-overload]
         domain = Domain(view, device, *_images(config, data, view, 0))
         features = frozen_features(config, data, domain, frozen, data.source_name)
@@ -207,11 +237,13 @@ def _draw_noise(config: Resolved, data: Data, view: UniversalView, device: torch
 Inputs = Tuple[Domain, Domain, nn.Module, Optional[nn.Module]]
 
 
-def _inputs(config: RunConfig, data: Data, noisy: NoisyLabels, target_view: UniversalView, device: torch.device) -> Inputs:
+def _inputs(
+    config: RunConfig, data: Data, noisy: NoisyLabels, target_view: UniversalView, device: torch.device, objects: Objects
+) -> Inputs:
     if data.is_features:
         source, target = Domain(noisy, device, show_labels=True), Domain(target_view, device)
         return source, target, _bottleneck(int(noisy.features.shape[1]), config), None
-    backbone = build_backbone(str(config.arch), config.weights, config.download)
+    backbone = objects.network(config)
     backbone.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     check_image_size(backbone, data.crop)
     pixels, augment = _images(config, data, noisy, 0)
@@ -244,6 +276,8 @@ def _images(config: RunConfig, data: Data, view: Any, number: int) -> Tuple[Pixe
 def _cache_mode(config: RunConfig, size: int, folder: Path) -> str:
     if config.train_from not in (HEAD, ALL):  # what the frozen part makes of them is kept
         return "off"
+    if not identified_by_files(config):
+        return "ram" if config.train_from == ALL and size < RAM_LIMIT and world_size() == 1 else "off"
     if config.cache != "auto":
         return config.cache
     if config.train_from == HEAD:  # every image is looked at once

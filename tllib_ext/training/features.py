@@ -2,7 +2,7 @@
 
 import os
 from pathlib import Path
-from typing import Callable, List, Optional, Sequence, cast
+from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Union, cast
 
 import numpy as np
 import torch
@@ -21,13 +21,15 @@ from tllib_ext.typing import PathLike
 from tllib_ext.vision.datasets import DATASETS
 from tllib_ext.vision.datasets.builder import Data, DataRequest, DatasetBuilder
 from tllib_ext.vision.datasets.catalog import recognise
+from tllib_ext.vision.datasets.given import as_image_list
 from tllib_ext.vision.datasets.pixels import LazyPixels
 from tllib_ext.vision.datasets.types import ImageListLike
 from tllib_ext.vision.models.backbones import build_backbone
+from tllib_ext.vision.models.given import GivenBackbone
 from tllib_ext.vision.models.inputs import check_image_size, image_input, resize_before_crop
 from tllib_ext.vision.transforms import Augment
 
-__all__ = ["image_features", "write_features"]
+__all__ = ["Arrays", "extract_features", "image_features", "write_features"]
 
 
 class _Images:
@@ -94,10 +96,54 @@ def write_features(
     return files
 
 
-def image_features(dataset: ImageListLike, config: RunConfig) -> np.ndarray:
-    """Features of all images of a list by the frozen backbone of ``config``, :math:`(N, D)`."""
-    side = config.image_size or image_input(config.arch or "resnet50").size
-    return _extract(_backbone(config), _Images(dataset), side, resize_before_crop(side), config, "images")
+class Arrays(NamedTuple):
+    """Features :math:`(N, D)` and the names of the classes of their images, None for an unlabelled list."""
+
+    X: np.ndarray
+    y: Optional[np.ndarray]
+
+
+def extract_features(
+    images: Any, backbone: Union[str, nn.Module] = "resnet50", *, image_size: Optional[int] = None, batch_size: int = 64,
+    workers: int = 2, device: str = "auto",
+) -> Arrays:  # fmt: skip
+    """The arrays that :class:`~tllib_ext.estimator.NoisyUniDA` takes, of any list of images and any backbone.
+
+    Args:
+        images: a list with ``samples``, ``classes`` and ``loader`` (tllib's ``ImageList``, torchvision's ``ImageFolder``), or
+            an array of images :math:`(N, H, W, 3)` uint8, alone or with labels, ``(X, y)``
+        backbone (str or torch.nn.Module, optional): a name, with its default weights, or a module with ``out_features``.
+            Default: "resnet50"
+        image_size (int, optional): side of the centre crops that the network sees. Default: the backbone's
+        batch_size (int), workers (int), device (str): images at a time, threads that decode, where the network runs
+
+    Examples::
+
+        >>> images = np.zeros((3, 32, 32, 3), np.uint8)
+        >>> X, y = extract_features((images, ["owl", "cat", "owl"]), "small_cnn", image_size=32, device="cpu")
+        >>> X.shape, y.tolist()
+        ((3, 128), ['owl', 'cat', 'owl'])
+    """
+    dataset = as_image_list(images, "list")
+    if getattr(dataset, "features", None) is not None:
+        raise UserError("these are features already: pass them to the estimator as they are")
+    config = RunConfig(arch=backbone if isinstance(backbone, str) else None, image_size=image_size, batch_size=batch_size,
+                       workers=workers, device=device)  # fmt: skip
+    network = None if isinstance(backbone, str) else GivenBackbone(backbone)
+    labels = [label for _, label in dataset.samples]
+    names = None if None in labels else np.array([str(dataset.classes[cast(int, label)]) for label in labels])
+    return Arrays(image_features(dataset, config, network), names)
+
+
+def image_features(dataset: ImageListLike, config: RunConfig, given: Optional[GivenBackbone] = None) -> np.ndarray:
+    """Features of all images of a list by the frozen backbone of ``config``, or a given one, :math:`(N, D)`."""
+    side = config.image_size or (given and given.input_size) or image_input(config.arch or "resnet50").size
+    if given is None:
+        backbone = _backbone(config)
+    else:
+        given.check(side)
+        backbone = given.to(pick_device(config.device), memory_format=torch.channels_last).eval()  # type: ignore[call-overload]
+    return _extract(backbone, _Images(dataset), side, resize_before_crop(side), config, "images")
 
 
 def _backbone(config: RunConfig) -> nn.Module:

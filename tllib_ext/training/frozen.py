@@ -20,13 +20,15 @@ from tllib_ext.training.domain import Domain, ahead
 from tllib_ext.training.predict import features_of
 from tllib_ext.vision.datasets.builder import Data
 from tllib_ext.vision.datasets.cache import files_digest, read_cached, state_digest, write_cached
+from tllib_ext.vision.datasets.given import OBJECTS
 from tllib_ext.vision.datasets.maps import MapFile, StoredMaps
+from tllib_ext.vision.models.given import OBJECT
 from tllib_ext.vision.models.inputs import image_input
 from tllib_ext.vision.models.stages import ALL, HEAD, Below, cut
 from tllib_ext.vision.transforms import MEAN, STD
 
-__all__ = ["FROZEN_BATCH", "RAM_LIMIT", "DISK_LIMIT", "frozen_features", "frozen_part", "normalisation", "room_for",
-           "trained_part", "use_frozen"]  # fmt: skip
+__all__ = ["FROZEN_BATCH", "RAM_LIMIT", "DISK_LIMIT", "frozen_features", "frozen_part", "identified_by_files",
+           "normalisation", "room_for", "trained_part", "use_frozen"]  # fmt: skip
 
 #: ``cache="auto"`` keeps what takes less than the first size in memory, less than the second on disk.
 RAM_LIMIT, DISK_LIMIT = 1 << 30, 16 << 30
@@ -38,6 +40,14 @@ def normalisation(config: RunConfig) -> Dict[str, Tuple[float, ...]]:
     """Mean and standard deviation of the channels where they are not ImageNet's, which earlier releases always used."""
     found = image_input(config.arch)
     return {} if (found.mean, found.std) == (MEAN, STD) else {"mean": found.mean, "std": found.std}
+
+
+def identified_by_files(config: RunConfig) -> bool:
+    """Whether the names of the files and of the backbone tell what is computed, so that a cache on disk may keep it.
+
+    Of objects they do not: a list has a loader of its own, a module its own forward pass.
+    """
+    return config.data != OBJECTS and not str(config.arch).startswith(OBJECT)
 
 
 def room_for(size: int, folder: Path) -> bool:
@@ -82,6 +92,8 @@ def use_frozen(config: RunConfig, data: Data, domains: Sequence[Tuple[Domain, st
 
 def frozen_features(config: RunConfig, data: Data, domain: Domain, frozen: nn.Module, name: str) -> np.ndarray:
     """Features of the centre crops of a domain by a frozen backbone, from the cache on disk where they are."""
+    if not identified_by_files(config):
+        return features_of(frozen, domain, FROZEN_BATCH, f"features of {name}").numpy()
     folder = cache_dir() / "features"
     contents = files_digest(domain.view.paths, folder, config.workers)
     key = f"features 2 {config.arch} {state_digest(frozen)} {data.resize} {data.crop} {contents}{normalisation(config) or ''}"
@@ -137,6 +149,8 @@ def _use_maps(config: RunConfig, data: Data, domains: Sequence[Tuple[Domain, str
 
 
 def _mode(config: RunConfig, size: int, folder: Path) -> str:
+    if not identified_by_files(config):
+        return "ram" if size < RAM_LIMIT and world_size() == 1 else "off"
     if config.cache != "auto":
         return config.cache
     if room_for(size, folder):

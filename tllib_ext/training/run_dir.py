@@ -140,6 +140,16 @@ def read_config(folder: Path) -> Optional[Record]:
     return config
 
 
+def _spread(record: Mapping[str, object], name: str) -> Record:
+    """The record with an entry for each part of ``name``, e.g. ``objects source length``."""
+    rest = {key: value for key, value in record.items() if key != name}
+    inner = record.get(name)
+    for key, value in inner.items() if isinstance(inner, Mapping) else ():
+        path = f"{name} {key}"
+        rest.update(_spread({path: value}, path) if isinstance(value, Mapping) else {path: value})
+    return rest
+
+
 def differences(old: Mapping[str, object], new: Mapping[str, object]) -> List[str]:
     """Settings that make two ``config.json`` different runs, as text.
 
@@ -150,5 +160,6 @@ def differences(old: Mapping[str, object], new: Mapping[str, object]) -> List[st
     """
     defaults, new = RunConfig().to_dict(), json.loads(json.dumps(new))
     old = {**{name: value for name, value in defaults.items() if name in new}, **upgrade(old)}
+    old, new = _spread(old, "objects"), _spread(new, "objects")
     keys = sorted((set(old) | set(new)) - (set(defaults) - set(RunConfig.essential())) - _ORIGIN)
     return [f"{key} {old.get(key)} -> {new.get(key)}" for key in keys if old.get(key) != new.get(key)]

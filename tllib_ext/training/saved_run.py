@@ -16,10 +16,10 @@ from tllib_ext.modules.heads import FeatureBottleneck
 from tllib_ext.split import LabelSplit
 from tllib_ext.training.checkpoint import load_method, load_model
 from tllib_ext.training.frozen import FROZEN_BATCH, frozen_part
+from tllib_ext.training.objects import given_network
 from tllib_ext.training.predict import prediction_of_arrays
 from tllib_ext.typing import Record
 from tllib_ext.vision.image_inputs import ImageInputs, batched_pixels
-from tllib_ext.vision.models.backbones import build_backbone
 from tllib_ext.vision.models.stages import ALL
 from tllib_ext.vision.transforms import MEAN, STD, Augment
 
@@ -83,8 +83,16 @@ class SavedRun:
         return prediction_of_arrays(value.cpu().numpy() for value in self.method.predict(x))
 
 
-def load_run(folder: Union[str, Path], device: Union[str, torch.device] = "cpu") -> SavedRun:
+def load_run(
+    folder: Union[str, Path], device: Union[str, torch.device] = "cpu", backbone: Optional[nn.Module] = None
+) -> SavedRun:
     """Build the method of a run folder and give it the saved weights.
+
+    Args:
+        folder (str or Path): of a finished run on images
+        device (str or torch.device, optional): where to predict. Default: "cpu"
+        backbone (torch.nn.Module, optional): of a run that was trained with a backbone object: one of the same class and
+            layers, whose weights do not matter
 
     A folder without a model, a model of another version or one that was trained on features without images is a
     :class:`~tllib_ext.errors.UserError`.
@@ -106,9 +114,9 @@ def load_run(folder: Union[str, Path], device: Union[str, torch.device] = "cpu")
         for name, count in counts.items():
             if type(count) is int and count > _WIDEST:
                 raise ValueError(f"{name}={count}: expected at most {_WIDEST}")
-        backbone, frozen = _networks(metadata, frozen_tensors, crop, folder)
+        trained, frozen = _networks(metadata, frozen_tensors, crop, folder, backbone)
         cls = METHODS.get(metadata["method"], import_paths=False)
-        method = cls(backbone, split, cls.Hparams.parse(metadata["hparams"]))
+        method = cls(trained, split, cls.Hparams.parse(metadata["hparams"]))
     except UserError:
         raise
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
@@ -119,9 +127,11 @@ def load_run(folder: Union[str, Path], device: Union[str, torch.device] = "cpu")
     return SavedRun(method, frozen, split, resize, crop, device, image.get("mean", MEAN), image.get("std", STD))
 
 
-def _networks(metadata: Record, frozen_tensors: Dict[str, Tensor], crop: int, folder: Path) -> Any:
+def _networks(
+    metadata: Record, frozen_tensors: Dict[str, Tensor], crop: int, folder: Path, given: Optional[nn.Module] = None
+) -> Any:
     """What the method trained, and the frozen part of the backbone under it or None."""
-    backbone, stage = build_backbone(metadata["arch"], None), metadata["train_from"]
+    backbone, stage = given_network(metadata, given, folder), metadata["train_from"]
     backbone.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     if stage == ALL:
         return backbone, None

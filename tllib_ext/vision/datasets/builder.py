@@ -2,7 +2,11 @@
 
 import os
 from dataclasses import dataclass, field
+<<<<<<< HEAD
 from typing import Dict, List, Optional, Sequence, Tuple
+=======
+from typing import Dict, List, Optional, Sequence, Union
+>>>>>>> c831de8 (train() takes data and backbone as objects; extract_features() makes the estimator's arrays of them)
 
 from tllib_ext.errors import UserError, closest
 from tllib_ext.split import PRESETS, LabelSplit
@@ -47,6 +51,12 @@ class Data:
     crop: int = 224
     flip: bool = True
     notes: List[str] = field(default_factory=list)
+
+    def split_of(self, split: Union[str, LabelSplit]) -> LabelSplit:
+        """A split by its text, over the classes of both domains; a :class:`LabelSplit` as it is."""
+        if isinstance(split, LabelSplit):
+            return split
+        return LabelSplit.parse(split, list(dict.fromkeys([*self.source.classes, *self.target.classes])))
 
     @property
     def is_features(self) -> bool:

@@ -4,10 +4,13 @@ import logging
 from typing import Optional
 
 from tllib_ext.errors import UserError
-from tllib_ext.split import LabelSplit
 from tllib_ext.vision.datasets import DATASETS
 from tllib_ext.vision.datasets.builder import Data, DataRequest, DatasetBuilder
+<<<<<<< HEAD
 from tllib_ext.vision.datasets.downloads import lacking_data, named_like
+=======
+from tllib_ext.vision.datasets.given import OBJECTS
+>>>>>>> c831de8 (train() takes data and backbone as objects; extract_features() makes the estimator's arrays of them)
 
 __all__ = ["open_data", "recognise"]
 
@@ -28,10 +31,12 @@ def open_data(
         download (bool): fetch a known data set whose folder is absent or empty. Default: True
         allow_outside (bool): let a list file name images outside of ``root``
     """
+    if name == OBJECTS:
+        raise UserError("the run was made with data objects: pass equal ones, train(config, data=(source, target))")
     name = recognise(root) if name == "auto" else name
     data = DATASETS.get(name)(DataRequest(name, root, source, target, download, allow_outside))
     if split is not None:
-        data.split = LabelSplit.parse(split, list(dict.fromkeys([*data.source.classes, *data.target.classes])))
+        data.split = data.split_of(split)
     for note in data.notes:
         log.warning(note)
     return data

@@ -22,10 +22,6 @@ from tllib_ext.training.compile import compile_network
 from tllib_ext.training.config import RunConfig
 from tllib_ext.training.device import pick_device
 from tllib_ext.training.domain import Domain
-<<<<<<< HEAD
-from tllib_ext.training.frozen import RAM_LIMIT, frozen_features, frozen_part, normalisation, room_for, use_frozen
-from tllib_ext.training.inputs import fetch_inputs
-=======
 from tllib_ext.training.frozen import (
     RAM_LIMIT,
     frozen_features,
@@ -35,7 +31,6 @@ from tllib_ext.training.frozen import (
     room_for,
     use_frozen,
 )
->>>>>>> c831de8 (train() takes data and backbone as objects; extract_features() makes the estimator's arrays of them)
 from tllib_ext.training.memory import accumulate, checkpoint_activations
 from tllib_ext.training.objects import NO_OBJECTS, Objects
 from tllib_ext.training.resolve import Resolved, parse_hparams
@@ -135,12 +130,7 @@ def build(given: RunConfig, objects: Objects = NO_OBJECTS) -> RunParts:
         make_deterministic()
     parse_hparams(given)  # an error in them shows before the data is read
     device = pick_device(given.device)
-<<<<<<< HEAD
-    fetch_inputs(given)
-    data = open_run_data(given)
-=======
     data = objects.open(given)
->>>>>>> c831de8 (train() takes data and backbone as objects; extract_features() makes the estimator's arrays of them)
     config = given.resolve(data)
     data, skipped = _screen(config, data)
     source_view = UniversalView(data.source, data.split, "source")
@@ -156,13 +146,9 @@ def build(given: RunConfig, objects: Objects = NO_OBJECTS) -> RunParts:
         except UserError as error:
             raise UserError(f"{name}: {error}") from None
     torch.manual_seed(config.seed)
-<<<<<<< HEAD
-    source, target, backbone, frozen = _inputs(config, data, noisy, target_view, device)
+    source, target, backbone, frozen = _inputs(config, data, noisy, target_view, device, objects)
     if config.backbone_norm == "fixed":
         fix_statistics(backbone)
-=======
-    source, target, backbone, frozen = _inputs(config, data, noisy, target_view, device, objects)
->>>>>>> c831de8 (train() takes data and backbone as objects; extract_features() makes the estimator's arrays of them)
     method = METHODS.get(config.method)(backbone, data.split, parse_hparams(config)).to(device)
     if config.batch_norm == "global" and world_size() > 1:
         convert_sync_batchnorm(method)

@@ -9,6 +9,7 @@ from torch import nn
 
 from tllib_ext.errors import UserError
 from tllib_ext.training.config import RunConfig
+from tllib_ext.training.inputs import fetch_inputs
 from tllib_ext.training.resolve import open_run_data, with_image_size
 from tllib_ext.typing import Record
 from tllib_ext.vision.datasets.builder import Data
@@ -59,6 +60,7 @@ class Objects:
         """Both domains, with the label split and the size of images of the configuration."""
         size = None if self.backbone is None else self.backbone.input_size
         if self.data is None:
+            fetch_inputs(config if self.backbone is None else replace(config, arch=None, weights="none"))
             data = open_run_data(config if config.image_size or not size else replace(config, image_size=size))
         else:
             data = self.data

@@ -2,11 +2,7 @@
 
 import os
 from dataclasses import dataclass, field
-<<<<<<< HEAD
-from typing import Dict, List, Optional, Sequence, Tuple
-=======
-from typing import Dict, List, Optional, Sequence, Union
->>>>>>> c831de8 (train() takes data and backbone as objects; extract_features() makes the estimator's arrays of them)
+from typing import Dict, List, Optional, Sequence, Tuple, Union
 
 from tllib_ext.errors import UserError, closest
 from tllib_ext.split import PRESETS, LabelSplit

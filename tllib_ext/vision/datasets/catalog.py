@@ -6,11 +6,8 @@ from typing import Optional
 from tllib_ext.errors import UserError
 from tllib_ext.vision.datasets import DATASETS
 from tllib_ext.vision.datasets.builder import Data, DataRequest, DatasetBuilder
-<<<<<<< HEAD
 from tllib_ext.vision.datasets.downloads import lacking_data, named_like
-=======
 from tllib_ext.vision.datasets.given import OBJECTS
->>>>>>> c831de8 (train() takes data and backbone as objects; extract_features() makes the estimator's arrays of them)
 
 __all__ = ["open_data", "recognise"]
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Optional, Tuple
+from typing import Optional, Tuple
 
 from torch import nn
 
@@ -76,7 +76,7 @@ class Run:
         return self._files.suspects
 
 
-def train(config: RunConfig, data: Optional[Tuple[Any, Any]] = None, backbone: Optional[nn.Module] = None) -> Run:
+def train(config: RunConfig, data: Optional[Tuple[object, object]] = None, backbone: Optional[nn.Module] = None) -> Run:
     """Train one run, evaluate it and write its folder, ``report.html`` included.
 
     An unfinished run of the same settings, and with equal objects, in the folder continues from its last checkpoint.

@@ -5,7 +5,7 @@ The two classes are made when they are first asked for, because their base class
 
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, List, Optional, Type
+from typing import Any, List, Optional
 
 from tllib_ext import compat
 from tllib_ext.errors import UserError
@@ -69,14 +69,14 @@ def _classes(place: Path) -> List[str]:
 
 
 @lru_cache(maxsize=None)
-def dataset_class(name: str) -> Type[Any]:
+def dataset_class(name: str) -> type:
     """The class ``Glyphs`` or ``folder`` on top of tllib's ``ImageList``."""
     readers = {"Glyphs": GlyphsList, "folder": FolderList}
     image_list = compat.tllib("vision.datasets").ImageList
     return type(name, (readers[name], image_list), {"__module__": __name__, "__doc__": readers[name].__doc__})
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> type:
     # By this name pickle finds the class in a process that was not forked.
     if name in ("Glyphs", "folder"):
         return dataset_class(name)

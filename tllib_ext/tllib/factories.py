@@ -8,8 +8,8 @@ start; the classes of tllib's factories cannot.
 import importlib
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
-from functools import lru_cache
-from typing import Any, Dict, List, Optional, Sequence, Tuple, Type, Union
+from functools import lru_cache, reduce
+from typing import Any, Dict, List, Optional, Sequence, SupportsIndex, Tuple, Union, cast
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from tllib_ext import compat
 from tllib_ext.errors import UserError
 from tllib_ext.split import PRESETS, SCENARIOS, LabelSplit
 from tllib_ext.vision.datasets.noisy import NoisyLabels
-from tllib_ext.vision.datasets.types import View
+from tllib_ext.vision.datasets.types import ImageListLike, View
 from tllib_ext.vision.datasets.universal import UniversalView
 
 __all__ = ["Noise", "Recipe", "Relabelled", "known_split", "noisy", "resolve_split", "universal",
@@ -49,7 +49,7 @@ class Recipe:
         noise (Noise, optional): drawn last, on the labels of the split
     """
 
-    base: Type[Any]
+    base: type
     role: Optional[str] = None
     split: Union[None, str, LabelSplit] = None
     unknown_class: bool = False
@@ -72,7 +72,7 @@ class Relabelled:
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
-        view = _view(self, self.recipe)
+        view = _view(cast(ImageListLike, self), self.recipe)
         self.label_split = view.split if self.recipe.role is not None else None
         # The sources of tllib's open_set() have a class "unknown" without samples: it keeps its place after the others.
         unknown_class = self.recipe.unknown_class or (self.recipe.role is None and self.classes[-1] == "unknown")
@@ -83,7 +83,7 @@ class Relabelled:
         self.clean_targets = getattr(view, "clean_targets", np.array(self.targets))
         self.is_flipped = self.clean_targets != np.array(self.targets)
 
-    def __reduce_ex__(self, protocol: Any) -> Any:
+    def __reduce_ex__(self, protocol: SupportsIndex) -> Union[str, Tuple[object, ...]]:
         if "recipe" not in vars(type(self)):  # a class that was made of ours, e.g. by tllib's partial()
             return super().__reduce_ex__(protocol)
         base, *rest = (getattr(self.recipe, field.name) for field in fields(Recipe))
@@ -91,8 +91,8 @@ class Relabelled:
 
 
 def noisy(
-    dataset_class: Type[Any], noise: str = "pair", rate: float = 0.2, seed: int = 0, mode: str = "iid", **options: object
-) -> Type[Any]:
+    dataset_class: type, noise: str = "pair", rate: float = 0.2, seed: int = 0, mode: str = "iid", **options: object
+) -> type:
     r"""Convert a data set into its version with wrong labels, drawn as by
     :class:`~tllib_ext.vision.datasets.noisy.NoisyLabels`.
 
@@ -123,7 +123,7 @@ def noisy(
     return with_noise(dataset_class, Noise(noise, float(rate), seed, mode, tuple(sorted(options.items()))))
 
 
-def with_noise(dataset_class: Type[Any], noise: Noise) -> Type[Any]:
+def with_noise(dataset_class: type, noise: Noise) -> type:
     """:func:`noisy` with its arguments in one object."""
     recipe = _recipe(dataset_class)
     if recipe.noise is not None:
@@ -133,9 +133,7 @@ def with_noise(dataset_class: Type[Any], noise: Noise) -> Type[Any]:
     return _make(replace(recipe, noise=noise))
 
 
-def universal(
-    dataset_class: Type[Any], role: str, split: Union[None, str, LabelSplit] = None, unknown_class: bool = False
-) -> Type[Any]:
+def universal(dataset_class: type, role: str, split: Union[None, str, LabelSplit] = None, unknown_class: bool = False) -> type:
     r"""Convert a data set into the source or the target of universal label sets.
 
     The source has the shared and the source-private classes, labels :math:`0..K-1`; the target has the shared classes and
@@ -176,7 +174,7 @@ def universal(
     return _make(replace(recipe, role=role, split=split, unknown_class=unknown_class and role == "source"))
 
 
-def known_split(dataset_class: Type[Any]) -> Union[None, str, LabelSplit]:
+def known_split(dataset_class: type) -> Union[None, str, LabelSplit]:
     """The label split of a benchmark, by the name of its class or of a class that it derives from; else None."""
     for name in (cls.__name__ for cls in dataset_class.__mro__):
         if name in PRESETS:
@@ -186,13 +184,13 @@ def known_split(dataset_class: Type[Any]) -> Union[None, str, LabelSplit]:
     return getattr(dataset_class, "SPLIT", None)
 
 
-def resolve_split(split: Union[None, str, LabelSplit], dataset_class: Type[Any], classes: Sequence[str]) -> LabelSplit:
+def resolve_split(split: Union[None, str, LabelSplit], dataset_class: type, classes: Sequence[str]) -> LabelSplit:
     """The label split that :func:`universal` was given, or the known one, over the names ``classes``."""
     wanted = split if split is not None else known_split(dataset_class)
     return wanted if isinstance(wanted, LabelSplit) else LabelSplit.parse(str(wanted), classes)
 
 
-def _recipe(dataset_class: Type[Any]) -> Recipe:
+def _recipe(dataset_class: type) -> Recipe:
     if not isinstance(dataset_class, type):
         raise UserError(f"expected a data set class, e.g. Office31, found {type(dataset_class).__name__}")
     recipe = vars(dataset_class).get("recipe")
@@ -202,12 +200,12 @@ def _recipe(dataset_class: Type[Any]) -> Recipe:
 
 
 @lru_cache(maxsize=None)
-def _make(recipe: Recipe) -> Type[Any]:
+def _make(recipe: Recipe) -> type:
     name = f"{'Noisy' * bool(recipe.noise)}{'Universal' * bool(recipe.role)}{recipe.base.__name__}{(recipe.role or '').title()}"
     return type(name, (Relabelled, recipe.base), {"recipe": recipe, "__module__": __name__, "__doc__": recipe.base.__doc__})
 
 
-def _view(dataset: Any, recipe: Recipe) -> View:
+def _view(dataset: ImageListLike, recipe: Recipe) -> View:
     """The images and labels of the recipe."""
     lacking = [name for name in ("samples", "classes", "loader") if not hasattr(dataset, name)]
     if lacking:
@@ -226,11 +224,9 @@ def _view(dataset: Any, recipe: Recipe) -> View:
     return NoisyLabels(view, noise.kind, noise.rate, noise.seed, noise.mode, dict(noise.options))
 
 
-def _blank(module: str, qualname: str, *recipe: Any) -> Any:
+def _blank(module: str, qualname: str, *recipe: Any) -> object:
     """An instance without attributes, for pickle; a process that was not forked imports tllib here."""
     with suppress(compat.Missing):
         compat.tllib()
-    base: Any = importlib.import_module(module)
-    for name in qualname.split("."):
-        base = getattr(base, name)
-    return object.__new__(_make(Recipe(base, *recipe)))
+    base = reduce(getattr, qualname.split("."), importlib.import_module(module))
+    return object.__new__(_make(Recipe(cast(type, base), *recipe)))

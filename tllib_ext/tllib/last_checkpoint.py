@@ -6,12 +6,12 @@ tllib's scripts keep the epoch that is best on target labels (``best.pth``); her
 import copy
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Dict, Iterator, List, NamedTuple, Optional, Sequence, cast
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils.data import ConcatDataset, DataLoader
+from torch.utils.data import ConcatDataset, DataLoader, Dataset
 
 from tllib_ext.errors import UserError, first_line
 from tllib_ext.evaluation.openset import DEFINITIONS, OpenSetEvaluator, OpenSetReport
@@ -24,7 +24,7 @@ from tllib_ext.report.table_formats import to_text
 from tllib_ext.report.tables import make_table
 from tllib_ext.split import LabelSplit
 from tllib_ext.target import estimate_target
-from tllib_ext.tllib.scenario import Scenario, ScriptRecord
+from tllib_ext.tllib.scenario import Scenario, ScriptRecord, TllibList, listed
 from tllib_ext.typing import Record
 
 __all__ = ["Outputs", "evaluate_last", "outputs_of", "predictions_of", "restore"]
@@ -53,7 +53,7 @@ def evaluate_last(name: str, record: ScriptRecord, scenario: Scenario) -> Dict[s
         raise UserError(f"{name} left no checkpoint latest.pth of a classifier and its data sets: nothing to evaluate")
     args, split = record.arguments, record.split
     networks = restore(record.networks, torch.load(file, map_location="cpu", weights_only=True), file)
-    tests = record.targets[-len(_words(args.target)) :]  # tllib makes the sets that it tests on last
+    tests = record.targets[-len(listed(args.target)) :]  # tllib makes the sets that it tests on last
     batch, workers = int(getattr(args, "batch_size", 32)), int(getattr(args, "workers", 0))
     target = outputs_of(networks, tests, batch, workers)
     labels = np.concatenate([[label for _, label in dataset.samples] for dataset in tests])
@@ -69,7 +69,7 @@ def evaluate_last(name: str, record: ScriptRecord, scenario: Scenario) -> Dict[s
         evaluator = OpenSetEvaluator(split)
         evaluator.update(prediction, labels, np.arange(len(labels)))
         reports[f"{name} ({rule})"] = evaluator.compute()
-    task = f"{'+'.join(_words(args.source))}2{'+'.join(_words(args.target))}"
+    task = f"{'+'.join(listed(args.source))}2{'+'.join(listed(args.target))}"
     noise = {} if scenario.noise is None else {"noise": scenario.noise.kind, "rate": scenario.noise.rate,
                                                "noise_seed": scenario.noise.seed}  # fmt: skip
     shared: Record = {"method": name, "task": task, "seed": args.seed, "split": str(split), **noise, "arch": args.arch,
@@ -81,7 +81,7 @@ def evaluate_last(name: str, record: ScriptRecord, scenario: Scenario) -> Dict[s
     return reports
 
 
-def restore(networks: Sequence[nn.Module], state: Dict[str, Any], file: Path) -> List[nn.Module]:
+def restore(networks: Sequence[nn.Module], state: Record, file: Path) -> List[nn.Module]:
     """Load a checkpoint of one network, or of several by name, into those of the given ones that it fits, in its order."""
     parts = [state] if all(isinstance(value, Tensor) for value in state.values()) else list(state.values())
     chosen: List[nn.Module] = []
@@ -95,7 +95,7 @@ def restore(networks: Sequence[nn.Module], state: Dict[str, Any], file: Path) ->
 
 
 @torch.no_grad()
-def outputs_of(networks: Sequence[nn.Module], datasets: Sequence[Any], batch: int = 32, workers: int = 0) -> Outputs:
+def outputs_of(networks: Sequence[nn.Module], datasets: Sequence[TllibList], batch: int = 32, workers: int = 0) -> Outputs:
     """Outputs for all images in list order: a classifier's, or those of the heads that follow a backbone.
 
     Args:
@@ -109,7 +109,7 @@ def outputs_of(networks: Sequence[nn.Module], datasets: Sequence[Any], batch: in
     logits: List[List[Tensor]] = []
     features: List[Tensor] = []
     with _watched(getattr(first, "backbone", first), features):
-        for images, *_ in DataLoader(ConcatDataset(datasets), batch, num_workers=workers):
+        for images, *_ in DataLoader(ConcatDataset(cast(List[Dataset], datasets)), batch, num_workers=workers):
             output = first(images.to(device))
             logits.append([head(output).float().cpu() for head in heads] or [output.float().cpu()])
     return Outputs([torch.cat(head) for head in zip(*logits)], torch.cat(features))
@@ -117,7 +117,7 @@ def outputs_of(networks: Sequence[nn.Module], datasets: Sequence[Any], batch: in
 
 @contextmanager
 def _watched(backbone: nn.Module, features: List[Tensor]) -> Iterator[None]:
-    def keep(module: nn.Module, inputs: Any, output: Tensor) -> None:
+    def keep(module: nn.Module, inputs: object, output: Tensor) -> None:
         features.append((output.mean((2, 3)) if output.dim() == 4 else output).float().cpu())
 
     handle = backbone.register_forward_hook(keep)
@@ -170,7 +170,3 @@ def _table(records: Sequence[Record], task: str, scenario: Scenario) -> str:
         numbers = [f"{label} {100 * record[key]:.1f}" for key, label in names.items() if record[key] is not None]
         table.legend.append(f"{record['row']}: {', '.join(numbers)}")
     return to_text(table)
-
-
-def _words(tasks: Any) -> Tuple[str, ...]:
-    return (tasks,) if isinstance(tasks, str) else tuple(tasks)

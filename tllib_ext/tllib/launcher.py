@@ -5,7 +5,7 @@ import runpy
 import sys
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any, Optional, Sequence
+from typing import Optional, Sequence, TextIO, cast
 from urllib.error import URLError
 
 from tllib_ext import compat
@@ -35,7 +35,7 @@ def run(script: str, arguments: Sequence[str], download: bool = False, scenario:
     sys.path += [str(folder) for folder in folders if (folder / "tllib" / "__init__.py").is_file()]
     streams = sys.stdout, sys.stderr
     # tllib's logger takes stdout when it is imported, closes it at the end of a script and stays in its place.
-    sys.stdout = _Unclosable(sys.stdout)
+    sys.stdout = cast(TextIO, _Unclosable(sys.stdout))
     try:
         register()
         if "fork" in multiprocessing.get_all_start_methods():
@@ -75,12 +75,12 @@ def _run_path(script: str, scenario: Optional[Scenario]) -> Optional[ScriptRecor
 class _Unclosable:
     """A stream that tllib's logger can close without ending the output of this process."""
 
-    def __init__(self, stream: Any):
+    def __init__(self, stream: TextIO):
         self._stream = stream
 
     def close(self) -> None:
         """Write what is buffered; the stream stays open."""
         self._stream.flush()
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         return getattr(self._stream, name)

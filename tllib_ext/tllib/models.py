@@ -1,6 +1,6 @@
 """Our backbones with the interface of ``tllib.vision.models``."""
 
-from typing import Any
+from typing import Any, cast
 
 from torch import Tensor, nn
 
@@ -29,7 +29,7 @@ class FeatureMap(nn.Module):
     def __init__(self, net: nn.Module, num_classes: int = 1000):
         super().__init__()
         self.net, self.num_classes = net, num_classes
-        self.out_features: Any = net.out_features
+        self.out_features = cast(int, net.out_features)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.net(x)[:, :, None, None]

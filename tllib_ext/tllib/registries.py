@@ -2,7 +2,7 @@
 
 import functools
 from types import ModuleType
-from typing import Any, Callable, Dict, Type
+from typing import Any, Callable, Dict
 
 from tllib_ext import compat
 from tllib_ext.split import SCENARIOS, LabelSplit
@@ -13,7 +13,7 @@ from tllib_ext.vision.models import BACKBONES
 __all__ = ["register"]
 
 #: a function from a data set class to a data set class
-Factory = Callable[..., Type[Any]]
+Factory = Callable[..., type]
 
 
 def register(noise: str = "pair", rate: float = 0.2, seed: int = 0) -> None:
@@ -71,7 +71,7 @@ def register(noise: str = "pair", rate: float = 0.2, seed: int = 0) -> None:
             setattr(models, name, functools.partial(backbone, name))
 
 
-def _add(module: ModuleType, classes: Dict[str, Type[Any]]) -> None:
+def _add(module: ModuleType, classes: Dict[str, type]) -> None:
     for name, made in classes.items():
         setattr(module, name, made)
 
@@ -82,7 +82,7 @@ def _answer_for_ours(module: ModuleType, name: str, ours: Factory) -> None:
     original = getattr(function, "__wrapped__", function)
 
     @functools.wraps(original)
-    def answer(dataset_class: Type[Any], *args: Any, **kwargs: Any) -> Type[Any]:
+    def answer(dataset_class: type, *args: Any, **kwargs: Any) -> type:
         if isinstance(dataset_class, type) and (issubclass(dataset_class, Relabelled) or hasattr(dataset_class, "SPLIT")):
             return ours(module, original, dataset_class, *args, **kwargs)
         return original(dataset_class, *args, **kwargs)
@@ -90,7 +90,7 @@ def _answer_for_ours(module: ModuleType, name: str, ours: Factory) -> None:
     setattr(module, name, answer)
 
 
-def _open_set(openset: ModuleType, original: Factory, dataset_class: Type[Any], source: bool) -> Type[Any]:
+def _open_set(openset: ModuleType, original: Factory, dataset_class: type, source: bool) -> type:
     """What ``default_open_set`` answers for a class of ours: its source or its target, both with the class "unknown"."""
     recipe = vars(dataset_class).get("recipe", Recipe(dataset_class))
     role, split = "source" if source else "target", recipe.split
@@ -106,7 +106,7 @@ def _open_set(openset: ModuleType, original: Factory, dataset_class: Type[Any], 
     return made if recipe.noise is None or not source else with_noise(made, recipe.noise)
 
 
-def _partial(partial: ModuleType, original: Factory, dataset_class: Type[Any]) -> Type[Any]:
+def _partial(partial: ModuleType, original: Factory, dataset_class: type) -> type:
     """What ``default_partial`` answers for a class of ours: the target, with its true labels."""
     recipe = vars(dataset_class).get("recipe", Recipe(dataset_class))
     try:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Callable, Iterator, List, Optional, Type, Union, cast
+from typing import Any, Callable, Iterator, List, Optional, Protocol, Sequence, Tuple, Union, cast
 from unittest import mock
 
 from torch import nn
@@ -20,10 +20,18 @@ from tllib_ext.split import LabelSplit
 from tllib_ext.tllib.factories import Noise, Relabelled, known_split, universal, with_noise
 from tllib_ext.vision.datasets.builder import split_by_classes
 
-__all__ = ["IGNORED", "Scenario", "ScriptRecord"]
+__all__ = ["IGNORED", "Scenario", "ScriptRecord", "TllibList", "listed"]
 
 #: a label that cross_entropy and tllib's confusion matrix leave out, and that no prediction equals
 IGNORED = -100
+
+
+class TllibList(Protocol):
+    """A data set of a script: tllib's ``ImageList``, or a class of ours made of one."""
+
+    samples: List[Tuple[str, int]]
+    classes: List[str]
+    transform: Optional[Callable[..., object]]
 
 
 @dataclass
@@ -38,8 +46,8 @@ class ScriptRecord:
     """
 
     arguments: argparse.Namespace = field(default_factory=argparse.Namespace)
-    sources: List[Any] = field(default_factory=list)
-    targets: List[Any] = field(default_factory=list)
+    sources: List[TllibList] = field(default_factory=list)
+    targets: List[TllibList] = field(default_factory=list)
     networks: List[nn.Module] = field(default_factory=list)
     checkpoints: Optional[Path] = None
 
@@ -47,8 +55,9 @@ class ScriptRecord:
     def split(self) -> LabelSplit:
         """The label sets of the data sets."""
         source, target = self.sources[0], self.targets[-1]
-        if getattr(target, "label_split", None) is not None:
-            return target.label_split
+        split: Optional[LabelSplit] = getattr(target, "label_split", None)
+        if split is not None:
+            return split
         names = tuple(name for name in source.classes if name != "unknown")
         return LabelSplit(names, (), tuple(name for name in target.classes if name == "unknown"))
 
@@ -90,7 +99,7 @@ class Scenario:
                 record.networks.append(network)
             return evaluate(network)
 
-        def get_checkpoint_path(log: Any, name: Optional[str] = None) -> str:
+        def get_checkpoint_path(log: object, name: Optional[str] = None) -> str:
             path = str(path_of(log, name))
             record.checkpoints = Path(path).parent
             return path
@@ -124,7 +133,7 @@ class Scenario:
         chosen = vars(compat.tllib("vision.datasets")).get(arguments.data)
         if not isinstance(chosen, _DataSet) or issubclass(chosen.cls, Relabelled):
             raise UserError(f"-d {arguments.data}: expected a data set of images with domains, e.g. Office31, folder or Glyphs")
-        both = sorted(set(_listed(arguments.source)) & set(_listed(arguments.target)))
+        both = sorted(set(listed(arguments.source)) & set(listed(arguments.target)))
         if both:
             raise UserError(f"{', '.join(both)} is source and target: choose two domains")
         if self.universal and self.split is None and known_split(chosen.cls) is None and arguments.data != "folder":
@@ -134,13 +143,13 @@ class Scenario:
 class _DataSet:
     """Stands for a data set class in tllib's registries; called as the class is, it makes a source or a target."""
 
-    def __init__(self, cls: Type[Any], scenario: Scenario, record: ScriptRecord):
+    def __init__(self, cls: type, scenario: Scenario, record: ScriptRecord):
         self.cls, self.scenario, self.record = cls, scenario, record
 
-    def __call__(self, root: str, task: str, role: str = "", cls: Optional[Type[Any]] = None, unknown_class: bool = False,
-                 **kwargs: Any) -> Any:  # fmt: skip
+    def __call__(self, root: str, task: str, role: str = "", cls: Optional[type] = None, unknown_class: bool = False,
+                 **kwargs: Any) -> TllibList:  # fmt: skip
         scenario, cls, arguments = self.scenario, cls or self.cls, self.record.arguments
-        role = role or ("source" if task in _listed(arguments.source) else "target")
+        role = role or ("source" if task in listed(arguments.source) else "target")
         if scenario.universal:
             cls = universal(cls, role, self._split(root), unknown_class)
         if scenario.noise is not None and role == "source":
@@ -160,7 +169,7 @@ class _DataSet:
     def _split(self, root: str) -> Union[None, str, LabelSplit]:
         if self.scenario.split is not None or known_split(self.cls) is not None:
             return self.scenario.split
-        tasks = (_listed(self.record.arguments.source)[0], _listed(self.record.arguments.target)[0])
+        tasks = (listed(self.record.arguments.source)[0], listed(self.record.arguments.target)[0])
         source, target = (self.cls(root=root, task=task) for task in tasks)
         return split_by_classes(source, target)
 
@@ -175,16 +184,17 @@ class _KnownOnly:
         return label if label < self.num_known else IGNORED
 
 
-def _open_set(original: Callable[..., Any], dataset: _DataSet, source: bool) -> Callable[..., Any]:
+def _open_set(original: Callable[..., type], dataset: _DataSet, source: bool) -> Callable[..., TllibList]:
     """In place of ``default_open_set``: the universal label sets, or tllib's own with noise."""
     cls = None if dataset.scenario.universal else original(dataset.cls, source=source)
     return partial(dataset, role="source" if source else "target", cls=cls, unknown_class=True)
 
 
-def _partial(original: Callable[..., Any], dataset: _DataSet) -> Callable[..., Any]:
+def _partial(original: Callable[..., type], dataset: _DataSet) -> Callable[..., TllibList]:
     """In place of ``default_partial``, likewise."""
     return partial(dataset, role="target", cls=None if dataset.scenario.universal else original(dataset.cls))
 
 
-def _listed(tasks: Any) -> List[str]:
+def listed(tasks: Union[None, str, Sequence[str]]) -> List[str]:
+    """The domains of ``-s`` or ``-t``, of which some scripts take one and some several."""
     return [tasks] if isinstance(tasks, str) else list(tasks or [])

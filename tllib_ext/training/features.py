@@ -2,7 +2,7 @@
 
 import os
 from pathlib import Path
-from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Union, cast
+from typing import Callable, List, NamedTuple, Optional, Sequence, Union, cast
 
 import numpy as np
 import torch
@@ -104,7 +104,7 @@ class Arrays(NamedTuple):
 
 
 def extract_features(
-    images: Any, backbone: Union[str, nn.Module] = "resnet50", *, image_size: Optional[int] = None, batch_size: int = 64,
+    images: object, backbone: Union[str, nn.Module] = "resnet50", *, image_size: Optional[int] = None, batch_size: int = 64,
     workers: int = 2, device: str = "auto",
 ) -> Arrays:  # fmt: skip
     """The arrays that :class:`~tllib_ext.estimator.NoisyUniDA` takes, of any list of images and any backbone.

@@ -3,7 +3,7 @@
 import os
 from copy import deepcopy
 from dataclasses import dataclass, replace
-from typing import Any, Optional
+from typing import Optional
 
 from torch import nn
 
@@ -60,6 +60,8 @@ class Objects:
         """Both domains, with the label split and the size of images of the configuration."""
         size = None if self.backbone is None else self.backbone.input_size
         if self.data is None:
+            if config.data == OBJECTS:
+                raise UserError("the run was made with data objects: pass equal ones, train(config, data=(source, target))")
             fetch_inputs(config if self.backbone is None else replace(config, arch=None, weights="none"))
             data = open_run_data(config if config.image_size or not size else replace(config, image_size=size))
         else:
@@ -97,7 +99,7 @@ class Objects:
 NO_OBJECTS = Objects()
 
 
-def given_objects(config: RunConfig, data: Any = None, backbone: Optional[nn.Module] = None) -> Objects:
+def given_objects(config: RunConfig, data: object = None, backbone: Optional[nn.Module] = None) -> Objects:
     """The objects of a call of ``train``, checked.
 
     Args:

@@ -7,7 +7,6 @@ from tllib_ext.errors import UserError
 from tllib_ext.vision.datasets import DATASETS
 from tllib_ext.vision.datasets.builder import Data, DataRequest, DatasetBuilder
 from tllib_ext.vision.datasets.downloads import lacking_data, named_like
-from tllib_ext.vision.datasets.given import OBJECTS
 
 __all__ = ["open_data", "recognise"]
 
@@ -28,8 +27,6 @@ def open_data(
         download (bool): fetch a known data set whose folder is absent or empty. Default: True
         allow_outside (bool): let a list file name images outside of ``root``
     """
-    if name == OBJECTS:
-        raise UserError("the run was made with data objects: pass equal ones, train(config, data=(source, target))")
     name = recognise(root) if name == "auto" else name
     data = DATASETS.get(name)(DataRequest(name, root, source, target, download, allow_outside))
     if split is not None:

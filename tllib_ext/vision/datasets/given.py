@@ -1,9 +1,10 @@
 """Two domains that the caller built: lists with ``samples``, ``classes`` and ``loader``, or arrays with labels."""
 
 import hashlib
-from typing import Any, List, Optional, Sequence, Tuple
+from typing import List, Optional, Sequence, Tuple, cast
 
 import numpy as np
+from numpy.typing import ArrayLike
 from PIL import Image
 
 from tllib_ext.errors import UserError
@@ -30,7 +31,7 @@ class ArrayList:
         [('row:0', 1), ('row:1', 0)]
     """
 
-    def __init__(self, x: Any, y: Any = None):
+    def __init__(self, x: ArrayLike, y: Optional[ArrayLike] = None):
         values = np.asarray(x)
         self.features: Optional[np.ndarray] = None
         self._images: Optional[np.ndarray] = None
@@ -70,7 +71,7 @@ class ArrayList:
         return made.hexdigest()[:16]
 
 
-def as_image_list(given: Any, role: str) -> ImageListLike:
+def as_image_list(given: object, role: str) -> ImageListLike:
     """What the caller passed as source or target, checked.
 
     Args:
@@ -81,27 +82,26 @@ def as_image_list(given: Any, role: str) -> ImageListLike:
     if isinstance(given, np.ndarray):
         given = (given, None)
     if isinstance(given, tuple) and len(given) == 2 and hasattr(given[0], "__array__"):
-        made: Any = ArrayList(*given)
-    else:
-        made = given
-    lacking = [name for name in ("samples", "classes", "loader") if not hasattr(made, name)]
+        given = ArrayList(*given)
+    lacking = [name for name in ("samples", "classes", "loader") if not hasattr(given, name)]
     if lacking:
         raise UserError(
             f"the {role} is {type(given).__module__}.{type(given).__qualname__} without {', '.join(lacking)}: expected a list "
             "with samples, classes and loader (tllib's ImageList, torchvision's ImageFolder), or arrays (X, y)"
         )
-    samples = list(made.samples)
+    images = cast(ImageListLike, given)
+    samples = list(images.samples)
     if not samples:
         raise UserError(f"the {role} is an empty list: expected images")
-    good = range(len(made.classes))
+    good = range(len(images.classes))
     for sample in samples:
         if len(sample) != 2 or (sample[1] is not None and (isinstance(sample[1], str) or int(sample[1]) not in good)):
-            expected = f"(path, label) with a label in 0…{len(made.classes) - 1}, or None for an unlabelled target"
+            expected = f"(path, label) with a label in 0…{len(images.classes) - 1}, or None for an unlabelled target"
             raise UserError(f"the {role} has the sample {sample!r}: expected {expected}")
-    return made
+    return images
 
 
-def data_of(pair: Any, source_name: Optional[str] = None, target_name: Optional[str] = None) -> Data:
+def data_of(pair: object, source_name: Optional[str] = None, target_name: Optional[str] = None) -> Data:
     """Source and target of a run from the caller's pair; the label split follows from the names of the classes.
 
     Args:
@@ -128,7 +128,7 @@ def data_of(pair: Any, source_name: Optional[str] = None, target_name: Optional[
     return Data(OBJECTS, *names, source, target, split=split_by_classes(source, target))
 
 
-def list_record(dataset: Any) -> Record:
+def list_record(dataset: ImageListLike) -> Record:
     """What a run writes down of an image list: class, length, classes, and a digest of samples or numbers."""
     root = str(getattr(dataset, "root", None) or "")  # the same list in another folder is the same list
     digest = dataset.digest() if isinstance(dataset, ArrayList) else _samples_digest(dataset.samples, root)

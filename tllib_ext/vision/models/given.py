@@ -2,7 +2,7 @@
 
 import copy
 import hashlib
-from typing import Any, NamedTuple, Optional, Tuple
+from typing import NamedTuple, Optional, Tuple
 
 import torch
 from torch import Tensor, nn
@@ -69,7 +69,7 @@ class GivenBackbone(Backbone):
             raise UserError(f"the backbone {class_name(module)} has no out_features: set it to the number of its features")
         super().__init__(copy.deepcopy(module), width)
         self.name = class_name(module)
-        config: Any = getattr(module, "pretrained_cfg", None) or {}
+        config: Record = getattr(module, "pretrained_cfg", None) or {}
         wanted = _Statistics(tuple(config.get("mean", MEAN)), tuple(config.get("std", STD)))
         same = wanted == _Statistics(tuple(MEAN), tuple(STD))
         self.renormalise = nn.Identity() if same else _Renormalise(wanted)

@@ -25,7 +25,7 @@ class HeadMinimax(nn.Module):
         \text{C:} \quad & \min_G \frac{1}{N} \sum_{x \in D_t'} \mathrm{crs}(x), \qquad
         D_t' = \{x \in D_t : \mathrm{crs}(x) < \delta - m\}
 
-    with crs of :func:`~tllib_ext.alignment.quantities.cross_divergence`. Who is fixed is the caller's affair: in Step B the
+    with crs of :func:`~tllib_ext.alignment.divergence.cross_divergence`. Who is fixed is the caller's affair: in Step B the
     logits are of detached features, in Step C only G steps. By default this is the paper's text; the authors' code is
     ``HeadMinimax(delta, clamp=2.0, over="selected")`` with a weight of 0.05 on both terms.
 

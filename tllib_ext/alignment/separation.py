@@ -41,7 +41,7 @@ class TargetSeparation(nn.Module):
     .. math::
         L_t(D_t) = \frac{1}{N} \sum_{i=1}^N \widetilde{\mathrm{crs}}(x_i) + \frac{1}{N} \sum_{i=1}^N \widetilde{\mathrm{ent}}(x_i)
 
-    with crs and ent of :func:`~tllib_ext.alignment.quantities.divergences` and the tilde of :func:`separation`. By
+    with crs and ent of :func:`~tllib_ext.alignment.divergence.divergences` and the tilde of :func:`separation`. By
     default this is the paper's text. The authors' code is ``TargetSeparation(delta, clip=2.0, valid=2.0,
     entropy="mean_dist", ent_weight=0.5, eps=1e-5)`` with a weight of 0.05 in the sum of losses.
 
@@ -51,7 +51,7 @@ class TargetSeparation(nn.Module):
         clip (float, optional): no push of crs beyond this distance from :math:`\delta`. Default: None, no limit
         valid (float, optional): the crs part is over the samples with crs below this times :math:`\delta`. Default: None, all
         entropy (str, optional): ``'sum'``: the entropies of the heads, ``'mean_dist'``: that of their mean distribution
-            (:func:`~tllib_ext.alignment.quantities.mean_distribution_entropy`). Default: ``'sum'``
+            (:func:`~tllib_ext.alignment.divergence.mean_distribution_entropy`). Default: ``'sum'``
         crs_weight (float, optional), ent_weight (float, optional): weights of the two parts; a part of weight zero is left
             out. Default: 1.0 each
         eps (float, optional): inside the logarithm of ``'mean_dist'``. Default: 0.0, exact

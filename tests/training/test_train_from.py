@@ -19,6 +19,7 @@ from tllib_ext.training.build import build
 from tllib_ext.training.config import RunConfig
 from tllib_ext.training.doctor import Workload, examine
 from tllib_ext.training.earlier import upgrade
+from tllib_ext.training.predict import features_of
 from tllib_ext.training.saved_run import load_run
 from tllib_ext.training.trainer import train
 
@@ -240,6 +241,18 @@ def test_predict_labels_what_the_run_labelled(image_root, tmp_path):
     assert sorted(row[1:2] + row[3:] for row in rows) == sorted(row[1:2] + row[3:] for row in expected)
     config = json.loads((tmp_path / "run" / "config.json").read_text())
     assert config["train_from"] == STAGE and not config["freeze_backbone"]
+
+
+def test_features_of_a_trained_stage(image_root, tmp_path, capsys):
+    parts = built(image_root, tmp_path / "run", "-m", "source_only", "--steps", 4, "--train-from", STAGE)
+    train(parts)
+    moved = ["features", str(image_root), "--out", str(tmp_path / "moved"), "--run", str(tmp_path / "run"), "-j", "0"]
+    assert main(moved) == 0
+    expected = features_of(parts.method.backbone, parts.target, 64).numpy()
+    found = np.load(tmp_path / "moved" / "sketch.npz")["features"]
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
+    assert main([*moved, "--overwrite", "-a", "resnet18"]) == 2
+    assert "leave out arch, weights and image_size" in capsys.readouterr().err
 
 
 def test_a_method_without_training_sees_the_same_features(image_root, tmp_path):

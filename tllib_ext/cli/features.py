@@ -3,6 +3,7 @@
     {prog} data/office31 --out data/office31_resnet50
     {prog} data/office31 --out data/office31_dinov2 -a dinov2-small
     {prog} my_photos --out data/mine -a mobilenet_v2 --weights mobilenet_v2.pth
+    {prog} my_photos --out data/moved --run runs/my_run
     tllib-ext compare data/office31_resnet50 -d features --tasks A2D,W2A --noise pair:0.2
 
 Images are resized to squares, 8/7 of the side that the backbone expects, and their centre is cropped; nothing is random.
@@ -26,10 +27,11 @@ def main(argv: Optional[Sequence[str]] = None, prog: str = "tllib-ext features")
     known = {name: setting for name, setting in settings_of(RunConfig).items() if name in _USED}
     add_settings(parser, RunConfig, [name for name in settings_of(RunConfig) if name not in _USED])
     parser.add_argument("--out", required=True, type=output_folder, metavar="FOLDER", help="folder of the files")
+    parser.add_argument("--run", metavar="RUN", help="by the trained network of this finished run on images, in place of --arch")
     parser.add_argument("--overwrite", action="store_true", help="replace files that exist")
     parser.add_help_all()
     values, args = parse_settings(parser, known, argv)
     from tllib_ext.training.features import write_features
 
-    write_features(RunConfig(**values), args.out, args.overwrite)
+    write_features(RunConfig(**values), args.out, args.overwrite, run=args.run)
     return 0

@@ -2,7 +2,7 @@
 
 import os
 from pathlib import Path
-from typing import Callable, List, NamedTuple, Optional, Sequence, Union, cast
+from typing import Callable, List, NamedTuple, Optional, Sequence, Tuple, Union, cast
 
 import numpy as np
 import torch
@@ -17,6 +17,7 @@ from tllib_ext.training.domain import Domain
 from tllib_ext.training.inputs import fetch_inputs
 from tllib_ext.training.predict import features_of
 from tllib_ext.training.resolve import with_image_size
+from tllib_ext.training.saved_run import load_run
 from tllib_ext.typing import PathLike
 from tllib_ext.vision.datasets import DATASETS
 from tllib_ext.vision.datasets.builder import Data, DataRequest, DatasetBuilder
@@ -48,8 +49,22 @@ class _Images:
         return len(self.paths)
 
 
+class _Network(NamedTuple):
+    """A network that makes features, and the images that it takes."""
+
+    module: nn.Module
+    name: str
+    mean: Sequence[float]
+    std: Sequence[float]
+    sizes: Optional[Tuple[int, int]] = None  # of the crop, and of the whole image; None: by the configuration
+
+
 def write_features(
-    config: RunConfig, out: PathLike, overwrite: bool = False, say: Callable[[str], object] = errors.say
+    config: RunConfig,
+    out: PathLike,
+    overwrite: bool = False,
+    say: Callable[[str], object] = errors.say,
+    run: Optional[PathLike] = None,
 ) -> List[Path]:
     """Write ``out/<domain>.npz`` for every domain of a data folder: features of the centre crop, labels, classes, paths.
 
@@ -58,11 +73,11 @@ def write_features(
         out (str): folder, made if it is absent
         overwrite (bool): replace files that exist
         say (callable): prints a line per domain
+        run (str, optional): folder of a finished run on images, whose trained network makes the features, in place of ``arch``
 
     Returns:
         the files
     """
-    arch = config.arch or "resnet50"
     name = recognise(config.root) if config.data == "auto" else config.data
     builder = DATASETS.get(name)
     if name == "features" or not isinstance(builder, DatasetBuilder):
@@ -78,12 +93,13 @@ def write_features(
     opened = [_open(builder, root, domain, domains, request) for domain in domains]
     for note in dict.fromkeys(note for data in opened for note in data.notes):  # files that are passed over
         say(note)
-    backbone = _backbone(config)
+    network = _backbone(config) if run is None else _of_run(run, config)
     Path(out).mkdir(parents=True, exist_ok=True)
     for domain, file, data in zip(domains, files, opened):
-        data = with_image_size(data, config.image_size, arch)
+        data = with_image_size(data, config.image_size, config.arch or "resnet50")
+        crop, resize = network.sizes or (data.crop, data.resize)
         images = _Images(data.target)
-        features = _extract(backbone, images, data.crop, data.resize, config, domain)
+        features = _extract(network, images, crop, resize, config, domain)
         labels = [label for _, label in data.target.samples]
         arrays = {"features": features, "classes": np.array(data.target.classes, dtype=str),
                   "paths": np.array([os.path.relpath(path, root) for path in images.paths])}  # fmt: skip
@@ -91,8 +107,8 @@ def write_features(
             arrays["labels"] = np.array(cast(List[int], labels), dtype=np.int64)
         with atomic_path(file) as draft, open(draft, "wb") as stream:
             np.savez(stream, **arrays)  # type: ignore[arg-type]
-        size = f"{data.crop} x {data.crop} of {data.resize} x {data.resize} pixels"
-        say(f"{file}: {len(images)} images, {features.shape[1]} features of {arch} at {size}")
+        size = f"{crop} x {crop} of {resize} x {resize} pixels"
+        say(f"{file}: {len(images)} images, {features.shape[1]} features of {network.name} at {size}")
     return files
 
 
@@ -139,26 +155,38 @@ def image_features(dataset: ImageListLike, config: RunConfig, given: Optional[Gi
     """Features of all images of a list by the frozen backbone of ``config``, or a given one, :math:`(N, D)`."""
     side = config.image_size or (given and given.input_size) or image_input(config.arch or "resnet50").size
     if given is None:
-        backbone = _backbone(config)
+        network = _backbone(config)
     else:
         given.check(side)
-        backbone = given.to(pick_device(config.device), memory_format=torch.channels_last).eval()  # type: ignore[call-overload]
-    return _extract(backbone, _Images(dataset), side, resize_before_crop(side), config, "images")
+        moved = given.to(pick_device(config.device), memory_format=torch.channels_last)  # type: ignore[call-overload]
+        network = _Network(moved.eval(), "the given backbone", *image_input(None)[1:])
+    return _extract(network, _Images(dataset), side, resize_before_crop(side), config, "images")
 
 
-def _backbone(config: RunConfig) -> nn.Module:
+def _backbone(config: RunConfig) -> _Network:
     torch.manual_seed(config.seed)
-    backbone = build_backbone(config.arch or "resnet50", "none" if config.scratch else config.weights, config.download)
-    return backbone.to(pick_device(config.device), memory_format=torch.channels_last).eval()  # type: ignore[call-overload]
+    arch = config.arch or "resnet50"
+    backbone = build_backbone(arch, "none" if config.scratch else config.weights, config.download)
+    backbone.to(pick_device(config.device), memory_format=torch.channels_last)  # type: ignore[call-overload]
+    expected = image_input(arch)
+    return _Network(backbone.eval(), arch, expected.mean, expected.std)
 
 
-def _extract(backbone: nn.Module, images: _Images, crop: int, resize: int, config: RunConfig, title: str) -> np.ndarray:
+def _of_run(folder: PathLike, config: RunConfig) -> _Network:
+    if config.arch or config.image_size or config.weights != RunConfig.weights or config.scratch:
+        raise UserError(
+            "the network of a run has its own weights and image size: leave out arch, weights, scratch and image_size"
+        )
+    run = load_run(os.fspath(folder), pick_device(config.device))
+    return _Network(run.features(), f"the run {folder}", run.mean, run.std, (run.crop, run.resize))
+
+
+def _extract(network: _Network, images: _Images, crop: int, resize: int, config: RunConfig, title: str) -> np.ndarray:
     """Features of the centre crops."""
-    check_image_size(backbone, crop)
-    expected = image_input(config.arch or "resnet50")
-    augment = Augment(crop, mean=expected.mean, std=expected.std)
+    check_image_size(network.module, crop)
+    augment = Augment(crop, mean=network.mean, std=network.std)
     domain = Domain(images, pick_device(config.device), LazyPixels(images, resize, config.workers), augment)
-    return features_of(backbone, domain, config.batch_size, title).numpy()
+    return features_of(network.module, domain, config.batch_size, title).numpy()
 
 
 def _open(builder: DatasetBuilder, root: str, domain: str, domains: Sequence[str], request: DataRequest) -> Data:

@@ -61,6 +61,10 @@ class SavedRun:
         classes, side = self.split.num_source, self.crop
         return f"SavedRun({type(self.method).__name__}, {classes} classes, images of {side} pixels, {self.device})"
 
+    def features(self) -> nn.Module:
+        """The network from normalised images to the features that the method's heads see."""
+        return self.method.backbone if self.frozen is None else _Stacked(self.frozen, self.method.backbone)
+
     def predict(self, images: ImageInputs) -> Predictions:
         """Classify images: one row each, ``for row in run.predict("photos"): print(row.path, row.predicted, row.score)``.
 
@@ -81,6 +85,14 @@ class SavedRun:
         if self.frozen is not None:
             x = torch.cat([self.frozen(part).float() for part in x.split(FROZEN_BATCH)])
         return prediction_of_arrays(value.cpu().numpy() for value in self.method.predict(x))
+
+
+class _Stacked(nn.Sequential):
+    """A frozen part of half precision under a trained one."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        frozen, trained = self
+        return trained(frozen(x).float())
 
 
 def load_run(

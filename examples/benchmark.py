@@ -33,6 +33,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--arch", default="mobilenet_v2,resnet18,features", help="networks, by commas (%(default)s)")
     parser.add_argument("--size", type=argument(COUNT), default=128, help="side of the images (%(default)s)")
     parser.add_argument("-b", "--batch-size", type=argument(COUNT), help="images per domain (12; 36 for features)")
+    parser.add_argument("--methods", default="divergence,credo", help="of stages: names of methods, by commas (%(default)s)")
     parser.add_argument("--device", default="cpu", help="of step: cpu, cuda, cuda:1 … (%(default)s)")
     parser.add_argument("--precision", default="fp32", help="of this package's step: fp32, tf32, bf16, fp16 (%(default)s)")
     parser.add_argument("--compile", action="store_true", help="time this package's step compiled too")
@@ -83,7 +84,7 @@ def stages(args: argparse.Namespace, arch: str) -> List[Dict[str, Any]]:
         return []
     work = workload(args, arch)
     del work["device"]
-    return compare_stages(**{**work, "steps": 1}, stages=("head", last, "all"))
+    return compare_stages(**{**work, "steps": 1}, methods=args.methods.split(","), stages=("head", last, "all"))
 
 
 PARTS = {"step": step, "ablation": ablation, "stages": stages}

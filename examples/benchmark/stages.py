@@ -19,11 +19,10 @@ from tllib_ext.training.frozen import trained_part
 from tllib_ext.training.players import SGDPlayers
 from tllib_ext.vision.models.backbones import build_backbone
 
-__all__ = ["LAST_STAGE", "METHODS_TIMED", "StageStep", "compare_stages"]
+__all__ = ["LAST_STAGE", "StageStep", "compare_stages"]
 
 #: the stage of a network from which training pays on a CPU; what its name begins with -> the stage
 LAST_STAGE = {"resnet": "layer4", "mobilenet_v2": "features.14", "small_cnn": "stages.2"}
-METHODS_TIMED = ("divergence", "credo")
 #: length of the run and of both lists
 STEPS, IMAGES = 1000, 300
 
@@ -64,18 +63,20 @@ class StageStep:
         fit(self.method, self.play, iter(source), iter(target), range(first, first + steps), meter=self.meter, progress=False)
 
 
-def compare_stages(arch: str, stages: Sequence[str], repeats: int, steps: int, **workload: Any) -> List[Dict[str, Any]]:
+def compare_stages(
+    arch: str, methods: Sequence[str], stages: Sequence[str], repeats: int, steps: int, **workload: Any
+) -> List[Dict[str, Any]]:
     """Time and memory of a step of each method from each of the stages; the last one is what the others are compared with.
 
     Args:
         arch (str): a network's name
-        stages (sequence of str): names of stages
+        methods (sequence of str), stages (sequence of str): names of methods and stages
         repeats (int): timings of each side
         steps (int): iterations in each timing
         workload: further arguments of :class:`StageStep`
     """
     rows = []
-    for method in METHODS_TIMED:
+    for method in methods:
         with ExitStack() as stack:
             workers = {stage: stack.enter_context(Worker(StageStep, method=method, arch=arch, train_from=stage, **workload))
                        for stage in stages}  # fmt: skip

@@ -174,9 +174,7 @@ def _backbone(config: RunConfig) -> _Network:
 
 def _of_run(folder: PathLike, config: RunConfig) -> _Network:
     if config.arch or config.image_size or config.weights != RunConfig.weights or config.scratch:
-        raise UserError(
-            "the network of a run has its own weights and image size: leave out arch, weights, scratch and image_size"
-        )
+        raise UserError("the network of a run has its own weights and image size: leave out arch, weights and image_size")
     run = load_run(os.fspath(folder), pick_device(config.device))
     return _Network(run.features(), f"the run {folder}", run.mean, run.std, (run.crop, run.resize))
 

@@ -12,7 +12,7 @@ from torch import nn
 from tqdm import tqdm
 
 from tllib_ext.distributed import gather_objects, rank, world_size
-from tllib_ext.errors import UserError
+from tllib_ext.errors import UserError, say
 from tllib_ext.io import atomic_path, cache_dir, file_lock
 from tllib_ext.modules.heads import FeatureBottleneck
 from tllib_ext.training.config import RunConfig
@@ -134,9 +134,9 @@ def _use_maps(config: RunConfig, data: Data, domains: Sequence[Tuple[Domain, str
         if rank() == 0:
             where = {"off": "computed anew in every step", "ram": "kept in memory", "disk": f"kept in {folder}"}[mode]
             each = "x".join(map(str, blank.shape[2:]))
-            amount = f"{size / 1e9:.2f} GB" if size >= 1e7 else f"{size / 1e6:.2f} MB"
-            tqdm.write(f"{name}: {len(domain)} images x {count} view{'s' * (count > 1)} x {each} at {config.train_from}, "
-                       f"{amount} in float16, {where}")  # fmt: skip
+            size_text = f"{size / 1e9:.2f} GB" if size >= 1e7 else f"{size / 1e6:.2f} MB"
+            line = f"{name}: {len(domain)} images x {count} view{'s' * (count > 1)} x {each} at {config.train_from}"
+            say(f"{line}, {size_text} in float16, {where}", tqdm.write)
         stored: Optional[StoredMaps] = None
         if mode == "ram":
             maps = np.empty((len(domain), count, *shape), np.float16)
@@ -180,7 +180,7 @@ def _on_disk(
                 gather_objects(None)
         elif damaged:
             if rank() == 0:
-                tqdm.write(f"{store.file}: {len(damaged)} of {len(domain)} entries are damaged and made again")
+                say(f"{store.file}: {len(damaged)} of {len(domain)} entries are damaged and made again", tqdm.write)
             mine = np.array_split(np.asarray(damaged), world_size())[rank()]
             for index, rows in _maps(below, domain, views, mine, title):
                 store.write(store.file, index, rows)

@@ -201,6 +201,41 @@ def test_one_round_longhand():
     np.testing.assert_allclose(one.responsibilities, expected, atol=1e-4)
 
 
+@pytest.mark.parametrize("name", ["shared", "sparse", "free", "similar", "mixed"])
+def test_hidden_labels_are_scored_and_take_no_part(name):
+    """A round with hidden labels, by loops: what is hidden changes its own score and nothing else."""
+    rng, (structure, n, classes) = np.random.default_rng(1), (STRUCTURES[name], 15, 3)
+    g = rng.standard_normal((n, 4)).astype(np.float32)
+    g /= np.linalg.norm(g, axis=1, keepdims=True)
+    y, bounds = np.repeat(np.arange(3), 5), np.array([0, 5, 10, 15])
+    seen = np.arange(n) % 5 != 2
+    r = rng.dirichlet(np.ones(classes), n).astype(np.float32) * seen[:, None].astype(np.float32)
+    one = next(em_steps(g, y, bounds, r, structure, 1, 0.2, seen, similar=0.4))
+    assert (one.responsibilities[~seen] == 0).all() and np.allclose(one.responsibilities[seen].sum(1), 1, atol=1e-5)
+    counts = sum(np.outer(r[i], np.eye(3)[y[i]]) for i in range(n) if seen[i])
+    np.testing.assert_allclose(one.transition, transition_from_counts(counts, structure.discount), rtol=1e-5)
+    held_out, likelihood = 0.0, 0.0
+    for i in range(n):
+        mu = np.array([sum(r[j, k] * g[j] for j in range(n) if j != i) for k in range(classes)])
+        p = np.exp(mu @ g[i] / np.linalg.norm(mu, axis=1) / one.temperature)
+        p /= p.sum()
+        if not seen[i]:  # nothing of it is in the matrix
+            label = one.transition[:, y[i]]
+        else:
+            rest = counts - np.outer(r[i], np.eye(3)[y[i]])
+            pooled = transition_from_counts(counts, np.inf)
+            taken = np.minimum(rest, structure.discount) * (1 - np.eye(3))
+            label = (rest - taken + (taken.sum(1, keepdims=True) + 0.5) * pooled)[:, y[i]] / (rest.sum(1) + 0.5)
+            label = pooled[:, y[i]] if np.isinf(structure.discount) else label
+        if structure.similar:
+            follows = (1 - np.diag(one.transition)) * np.minimum(p[y[i]] / (1 - p), 1)
+            label = np.where(np.arange(classes) == y[i], label, 0.6 * label + 0.4 * follows)
+        value = np.log((p * label).sum())
+        held_out, likelihood = (held_out, likelihood + value) if seen[i] else (held_out + value, likelihood)
+    assert one.held_out == pytest.approx(held_out, rel=1e-4)
+    assert one.log_likelihood == pytest.approx(likelihood, rel=1e-4)
+
+
 def test_discounting_between_free_and_shared():
     counts = np.array([[50.0, 9.0, 1.0], [0.0, 60.0, 0.0], [3.0, 0.0, 57.0]])
     np.testing.assert_allclose(transition_from_counts(counts, 0.0), counts / 60, atol=0.01)

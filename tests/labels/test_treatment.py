@@ -132,3 +132,30 @@ def test_the_audit_stays_with_the_given_labels():
     history = LossHistory(2, 3, torch.device("cpu"), given=torch.tensor([0, 1]))
     history.add(torch.tensor([1]), torch.tensor([0.2]), [logits])  # 0.2: the loss of the label that is learnt
     assert history.loss[1].item() == pytest.approx(-logits.log_softmax(1)[0, 1].item(), rel=1e-5)
+
+
+@pytest.mark.parametrize("by", ["given", "label-model"])
+def test_the_audit_of_a_run_reads_given_labels_and_their_losses(feature_root, tmp_path, monkeypatch, by):
+    from tllib_ext.training import outputs, trainer
+
+    seen, whole = Seen(), outputs.audit_labels
+
+    class Remembered(LossHistory):
+        def __init__(self, *args):
+            super().__init__(*args)
+            seen.history_of = self.given
+
+    def audit_labels(history, given, *more):
+        seen.given = given
+        return whole(history, given, *more)
+
+    monkeypatch.setattr(trainer, "LossHistory", Remembered)
+    monkeypatch.setattr(outputs, "audit_labels", audit_labels)
+    run(feature_root, tmp_path / "run", "-m", "source_only", "--labels-by", by)
+    given = given_labels(tmp_path / "run")
+    data = np.load(feature_root / "alpha.npz")
+    assert (seen.given == given).all() and 5 < (given != data["labels"][data["labels"] < 5]).sum() < 30
+    if by == "given":  # what is learnt is what was given
+        assert seen.history_of is None
+    else:
+        assert (seen.history_of.numpy() == given).all()

@@ -307,3 +307,22 @@ def test_unknown_images_come_in_the_groups_that_the_run_found_with_its_warnings(
     assert unknown_groups(read_run(tmp_path / "run", {}), DataFolder(run.config, run.folder))[0].title.startswith("Score")
     write_json(tmp_path / "run" / "target_model.json", {"called_unknown": 0.5, "warnings": ["few images"]})  # without a model
     assert "few images" in make_page(read_run(tmp_path / "run"), {})
+
+
+def test_text_is_escaped_by_its_type_whatever_a_template_says():
+    from jinja2 import TemplateAssertionError
+
+    from tllib_ext.report.templating import _environment
+
+    with pytest.raises(TemplateAssertionError, match="safe"):
+        _environment().from_string("{{ text | safe }}")
+    shown = _environment().from_string("{% autoescape false %}{{ text }}{% endautoescape %}").render(text="<script>")
+    assert shown == "&lt;script&gt;"
+
+
+def test_the_text_of_an_edited_label_model_is_text(tmp_path):
+    make_run(tmp_path / "run")
+    file = tmp_path / "run" / "label_model.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "rate_text": "<script>alert(1)</script>"}))
+    run = read_run(tmp_path / "run")
+    assert "&lt;script&gt;alert(1)" in make_page(run, {}) and "<script>alert(1)" not in make_page(run, {})

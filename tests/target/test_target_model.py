@@ -166,6 +166,25 @@ def test_groups_of_nothing_and_of_one():
     assert len(member) == 20 and number >= 1
 
 
+@pytest.mark.parametrize("sizes", [(10, 40, 20), (20, 10, 40), (40, 20, 10), (10, 20, 40)])
+def test_groups_are_numbered_by_their_size(sizes):
+    rng, true = np.random.default_rng(0), np.repeat([0, 1, 2], sizes)
+    z = np.eye(5)[true] + 0.05 * rng.standard_normal((70, 5))
+    for seed in range(4):
+        number, member = group_unknown(z / np.linalg.norm(z, axis=1, keepdims=True), 3.0, seed)
+        assert number == 3 and np.bincount(member).tolist() == [40, 20, 10]
+        for group in range(3):
+            assert len(set(member[true == group])) == 1
+
+
+def test_small_classes_beside_many_unknown_samples_are_not_called_absent():
+    rng, centres = np.random.default_rng(0), 4 * np.eye(12)
+    source, target = np.repeat(np.arange(4), 30), np.r_[np.repeat(np.arange(4), 12), np.repeat(np.arange(5, 10), 100)]
+    xs, xt = (centres[labels] + 0.4 * rng.standard_normal((len(labels), 12)) for labels in (source, target))
+    model = estimate_target(xs.astype(np.float32), np.eye(4, dtype=np.float32)[source], xt.astype(np.float32))
+    assert model.absent == [] and abs(model.share - 500 / 548) < 0.02
+
+
 def error_of(decision, cosines, held, margin=None):
     k = cosines.shape[1]
     soft = np.eye(k + 1)[decision]

@@ -25,3 +25,11 @@ def test_held_out_images_are_not_trained_on_and_measured(feature_root, tmp_path)
     guessed = np.asarray(predict_domain(parts.method, parts.held_out).probs).argmax(axis=1)
     assert found["val_held_out_accuracy"] == pytest.approx((guessed == held.targets).mean())  # given labels, not corrected ones
     assert "val_source_accuracy" not in found and found["val_dev"] is not None
+
+
+def test_the_seed_of_the_run_chooses_what_is_held_out(feature_root):
+    config = RunConfig(root=str(feature_root), data="features", source="alpha", target="beta", split="3/2/1", noise="pair",
+                       rate=0.25, noise_seed=0, method="mixture", hold_out=0.3, device="cpu")  # fmt: skip
+    first, again, other = (build(replace(config, seed=seed)).held_out.view for seed in (0, 0, 1))
+    assert first.paths == again.paths and set(first.paths) != set(other.paths)
+    assert len(first) == len(other) and np.array_equal(np.sort(first.targets), np.sort(other.targets))

@@ -1,6 +1,8 @@
 """Labels of a CSV file: which row belongs to which image, annotators, the true class, and files that do not fit."""
 
 import json
+import tempfile
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -50,6 +52,25 @@ def test_the_majority_of_the_annotators_counts(tmp_path):
     assert labels.votes.sum(1).tolist() == pytest.approx([1] * 6)
     tie, _ = majority(np.array([[2, 0], [1, 1], [0, 1], [1, 0]]), 3)
     assert tie.tolist() == [1, 0]
+
+
+def test_held_out_images_keep_their_votes_and_the_seed_chooses_them():
+    samples = [(f"{name}/{i}.png", k) for k, name in enumerate("abc") for i in range(20)]
+    view = UniversalView(
+        type("Many", (), {"classes": list("abc"), "loader": None, "samples": samples}), LabelSplit("abc"), "source"
+    )
+    rng, _labels = np.random.default_rng(0), [k for _, k in samples]
+    with tempfile.TemporaryDirectory() as folder:
+        rows = [f"{path},{'abc'[k]},{'abc'[v]},{'abc'[w]}" for (path, k), v, w in zip(samples, *rng.integers(3, size=(2, 60)))]
+        file = Path(folder, "labels.csv")
+        file.write_text("\n".join(["path,x,y,z", *rows]))
+        whole = GivenLabels(view, file, "x,y,z")
+    assert len(whole) == 60 and 0.4 < whole.agreement.mean() < 1
+    for part in whole.hold_out(0.4, seed=1):
+        place = [whole.paths.index(path) for path in part.paths]
+        np.testing.assert_array_equal(part.votes, whole.votes[place])
+        np.testing.assert_array_equal(part.agreement, whole.agreement[place])
+        np.testing.assert_allclose(part.agreement, part.votes[np.arange(len(part)), part.targets])
 
 
 BAD = {

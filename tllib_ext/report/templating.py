@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from tllib_ext.errors import visible
 from tllib_ext.report.style import DPI
@@ -38,16 +38,18 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
+    del made.filters["safe"]  # text is escaped by its type: only code of this package makes Markup
     made.filters["percent"] = lambda value: "not defined" if value is None else f"{100 * value:.1f} %"
     made.filters["csp_hash"] = _csp_hash
     return made
 
 
-def _visible(value: object) -> object:
-    """Control characters and bytes that are no text become visible; what a template made itself stays."""
-    if isinstance(value, Markup) or not isinstance(value, str) or value.isprintable():
+def _visible(value: object) -> Markup:
+    """Every value escaped, control characters and bytes that are no text made visible; what a template made itself stays."""
+    if isinstance(value, Markup):
         return value
-    return visible(value)
+    text = str(value)
+    return escape(text if text.isprintable() else visible(text))
 
 
 def _csp_hash(text: str) -> Markup:

@@ -10,7 +10,6 @@ where they are absent, no existing name is changed, and this is logged once.
 import importlib
 import importlib.util
 import logging
-import os
 import pkgutil
 import re
 import sys
@@ -20,11 +19,11 @@ from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Callable, Iterator, List, NoReturn, Optional, TypeVar
+from typing import Any, Callable, Iterator, List, Optional, TypeVar
 
 from tllib_ext.errors import UserError
 
-__all__ = ["Missing", "PartStatus", "torchvision", "timm", "tllib", "heif", "forbid_downloads", "probe"]
+__all__ = ["Missing", "PartStatus", "torchvision", "timm", "tllib", "heif", "probe"]
 
 log = logging.getLogger("tllib_ext.compat")
 
@@ -117,24 +116,6 @@ def heif() -> bool:
     except Missing:
         return False
     return True
-
-
-def forbid_downloads(remedy: str) -> None:
-    """For scripts on tllib, which fetches what is absent: from now on such an attempt ends the process with one line.
-
-    Args:
-        remedy (str): what to type instead, the end of that line
-    """
-    import torch.hub
-
-    def refuse(url: str, *args: object, **kwargs: object) -> NoReturn:
-        # tllib's logger has replaced sys.stderr; tllib catches every Exception and would exit with code 0
-        print(f"error: {url} is not on this machine; {remedy}", file=sys.__stderr__)
-        raise SystemExit(2)
-
-    torch.hub.download_url_to_file = refuse
-    importlib.import_module(f"{torchvision().__name__}.datasets.utils").download_url = refuse  # type: ignore[attr-defined]
-    os.environ.setdefault("HF_HUB_OFFLINE", "1")  # timm's weights
 
 
 def probe() -> List[PartStatus]:

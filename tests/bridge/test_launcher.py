@@ -131,7 +131,7 @@ def test_a_scripts_own_error_is_shown(scripts):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "name, remedy", [("weights", "--scratch"), ("data", "--download"), ("needy", "pip install no_such_package")]
+    "name, remedy", [("weights", "--scratch"), ("data", "--no-download"), ("needy", "pip install no_such_package")]
 )
 def test_what_a_script_lacks_is_one_line(name, remedy, scripts, tmp_path, monkeypatch):
     """tllib's scripts fetch weights and data unasked, and import packages that may be absent."""

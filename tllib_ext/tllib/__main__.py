@@ -9,7 +9,7 @@
         data/office31 -d Office31 -s A -t D -a resnet18 --scratch --epochs 1
 
 flags, before SCRIPT:
-    --download        let the script fetch pretrained weights and data that are not on this machine
+    --no-download     fetch neither pretrained weights nor data that are not on this machine
     --noise KIND      label noise of the source (tllib-ext list noises, or a file with a transition matrix)
     --rate RATE       expected share of wrong labels (default: 0.2)
     --noise-seed N    of the draw (default: 0)
@@ -34,6 +34,7 @@ import sys
 from typing import NoReturn, Optional, Sequence
 
 from tllib_ext.errors import UserError
+from tllib_ext.training.earlier import NEEDLESS
 
 __all__ = ["main"]
 
@@ -50,7 +51,8 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
         print(__doc__)
         return 0
     parser = _Parser(add_help=False, allow_abbrev=False)
-    parser.add_argument("--download", action="store_true")
+    parser.add_argument("--no-download", action="store_false", dest="download")
+    parser.add_argument("--download", action="store_true", dest="needless")
     parser.add_argument("--noise")
     parser.add_argument("--rate", type=float, default=0.2)
     parser.add_argument("--noise-seed", type=int, default=0)
@@ -61,6 +63,8 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     stderr = sys.stderr
     try:
         args = parser.parse_args(words)
+        if args.needless:
+            print(f"--download is no longer needed: {NEEDLESS['--download']}", file=stderr)
         from tllib_ext.tllib.factories import Noise
         from tllib_ext.tllib.launcher import run
         from tllib_ext.tllib.scenario import Scenario

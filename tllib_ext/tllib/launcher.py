@@ -1,4 +1,4 @@
-"""Run a script of tllib as it is: tllib made importable, our names in its registries, downloads only where allowed."""
+"""Run a script of tllib as it is: tllib made importable, our names in its registries, downloads by our rules."""
 
 import multiprocessing
 import runpy
@@ -13,17 +13,18 @@ from tllib_ext.errors import UserError
 from tllib_ext.tllib.last_checkpoint import evaluate_last
 from tllib_ext.tllib.registries import register
 from tllib_ext.tllib.scenario import Scenario, ScriptRecord
+from tllib_ext.vision.hooks import route_downloads
 
 __all__ = ["run"]
 
 
-def run(script: str, arguments: Sequence[str], download: bool = False, scenario: Optional[Scenario] = None) -> None:
+def run(script: str, arguments: Sequence[str], download: bool = True, scenario: Optional[Scenario] = None) -> None:
     """Run ``script`` as ``python script arguments…`` would, with tllib made importable and our names registered.
 
     Args:
         script (str): path of the script
         arguments (sequence of str): its words
-        download (bool): let it fetch weights and data that are not on this machine
+        download (bool): fetch weights and data that are not on this machine. Default: True
         scenario (Scenario, optional): label noise and label sets; with one, the last checkpoint is evaluated at the end
     """
     path = Path(script)
@@ -41,9 +42,7 @@ def run(script: str, arguments: Sequence[str], download: bool = False, scenario:
         if "fork" in multiprocessing.get_all_start_methods():
             # a worker that is not a copy of this process would import tllib anew, without the names supplied here
             multiprocessing.set_start_method("fork", force=True)
-        if not download:
-            remedy = "allow the download (--download before the script), or use --scratch in place of weights"
-            compat.forbid_downloads(remedy)
+        route_downloads(download)
         sys.argv = [script, *arguments]
         record = _run_path(script, scenario)
     finally:

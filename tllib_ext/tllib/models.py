@@ -41,4 +41,4 @@ class FeatureMap(nn.Module):
 
 def backbone(name: str, pretrained: bool = False, progress: bool = True, **kwargs: Any) -> FeatureMap:
     """A backbone of ours with the arguments of tllib's; as there, ``pretrained`` fetches weights that are not here."""
-    return FeatureMap(build_backbone(name, "default" if pretrained else None, download=pretrained), **kwargs)
+    return FeatureMap(build_backbone(name, "default" if pretrained else None), **kwargs)

@@ -112,9 +112,9 @@ def provide(needed: Sequence[Needed], download: bool = True) -> None:
 def forbidden(download: bool = True) -> str:
     """What forbids downloads: the argument or the environment; an empty text if nothing does."""
     offline = os.environ.get("TLLIB_EXT_OFFLINE", "0")
-    if offline not in ("", "0"):
-        return f"TLLIB_EXT_OFFLINE={offline}"
-    return "" if download else "download=False"
+    if not download:
+        return "download=False"
+    return "" if offline in ("", "0") else f"TLLIB_EXT_OFFLINE={offline}"
 
 
 def base_address(variable: str) -> str:

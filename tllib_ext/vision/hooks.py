@@ -46,7 +46,7 @@ def route_downloads(download: bool = True) -> None:
 
     def other_data(name: str, url: str, root: str, *args: object, **kwargs: object) -> object:
         if forbidden(download):
-            _end(f"{url} is not on this machine; downloads are forbidden ({forbidden(download)})")
+            _end(f"{url} is not on this machine; downloads are forbidden: --no-download, TLLIB_EXT_OFFLINE=1")
         return own[name](url, root, *args, **kwargs)
 
     torch.hub.download_url_to_file = weights
@@ -56,15 +56,15 @@ def route_downloads(download: bool = True) -> None:
         for name, replacement in replaced.items():
             if hasattr(module, name):
                 setattr(module, name, replacement)
-    if forbidden(download):
-        os.environ.setdefault("HF_HUB_OFFLINE", "1")  # timm's weights
+    if forbidden(download):  # also for what the script reaches by other ways
+        os.environ.update(TLLIB_EXT_OFFLINE="1", HF_HUB_OFFLINE="1")
 
 
 def _provide(needed: Sequence[Needed], download: bool) -> None:
     try:
         provide(needed, download)
     except UserError as error:
-        _end(str(error))
+        _end(str(error).replace("download=False", "--no-download"))
 
 
 def _end(message: str) -> NoReturn:

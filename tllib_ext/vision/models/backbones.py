@@ -8,7 +8,7 @@ from tllib_ext.errors import UserError
 from tllib_ext.typing import PathLike
 from tllib_ext.vision.fetch import forbidden
 from tllib_ext.vision.models import BACKBONES
-from tllib_ext.vision.models.providers import CLASSIFIERS, Backbone, read_state
+from tllib_ext.vision.models.providers import CLASSIFIERS, Backbone, NamedBackbone, read_state
 
 __all__ = ["build_backbone", "load_weights"]
 
@@ -22,7 +22,10 @@ def build_backbone(name: str, weights: Optional[str] = "default", download: bool
             (``.pth`` read with ``weights_only``, or ``.safetensors``), with or without its classifier
         download (bool): fetch default weights that are not on this machine yet. Default: True
     """
-    net = BACKBONES.get(name)(weights == "default", not forbidden(download))
+    builder = BACKBONES.get(name)
+    if not isinstance(builder, NamedBackbone):  # of another package
+        download = not forbidden(download)
+    net = builder(weights == "default", download)
     if not isinstance(net, nn.Module) or not hasattr(net, "out_features"):
         raise UserError(f"the backbone {name!r} is {type(net).__name__}: expected a torch module with out_features")
     if weights not in (None, "none", "default"):

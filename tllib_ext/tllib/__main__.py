@@ -34,7 +34,6 @@ import sys
 from typing import NoReturn, Optional, Sequence
 
 from tllib_ext.errors import UserError
-from tllib_ext.training.earlier import NEEDLESS
 
 __all__ = ["main"]
 
@@ -64,7 +63,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     try:
         args = parser.parse_args(words)
         if args.needless:
-            print(f"--download is no longer needed: {NEEDLESS['--download']}", file=stderr)
+            print("--download is no longer needed: what is absent is downloaded; --no-download forbids it", file=stderr)
         from tllib_ext.tllib.factories import Noise
         from tllib_ext.tllib.launcher import run
         from tllib_ext.tllib.scenario import Scenario

@@ -68,3 +68,10 @@ def test_threads_of_a_run(run_example, feature_root, tmp_path):
         assert torch.get_num_threads() == 3
     finally:
         torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("words", [["--threads", "5000"], ["-c", "run.yaml"]])
+def test_more_threads_than_a_machine_has_are_refused(run_example, feature_root, tmp_path, words):
+    (tmp_path / "run.yaml").write_text("threads: 100000\n")
+    code, _, err = run_example("noisy_unida", feature_root, "-s", "alpha", "-t", "beta", *words)
+    assert code == 2 and "expected a whole number, 1 or more, at most 256" in err and err.count("\n") == 1

@@ -38,7 +38,7 @@ def run_cells(
         total (int, optional): size of the whole grid, for the progress bar
     """
     failed: List[Tuple[Cell, str]] = []
-    if jobs > 1:  # one process that decodes images beside each cell
+    if jobs > 1:  # one thread that decodes images beside each cell
         cells = [replace(cell, config=replace(cell.config, workers=min(1, cell.config.workers))) for cell in cells]
     total = total or len(cells)
     with tqdm(total=total, initial=total - len(cells), unit="cell", dynamic_ncols=True) as bar:
@@ -95,7 +95,7 @@ def _stop(busy: Sequence[BaseProcess], idle: Sequence[Tuple[BaseProcess, Connect
 def _start(out: Path, keep_models: bool, threads: int) -> Tuple[BaseProcess, Connection]:
     context = get_context("spawn")
     here, there = context.Pipe()
-    # Not a daemon: those may not have the processes that decode images.
+    # Not a daemon: it saves its cell's state before it ends.
     process = context.Process(target=_serve, args=(there, out, keep_models, threads, os.getpid()))
     # Read by the libraries when they are first imported: must be set before the process starts.
     names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")

@@ -94,6 +94,10 @@ def test_the_sources_of_tllibs_own_factory(tllib, office31):
 
     made = noisy(open_set(Office31, Office31.CLASSES[:6]), "pair", 0.5)(root=str(office31), task="A")
     assert made.classes == [*Office31.CLASSES[:6], "unknown"] and set(made.targets) == set(range(6))
+    twin = copy.copy(made)
+    assert twin.samples is made.samples and type(twin) is type(made)
+    with pytest.raises((pickle.PicklingError, AttributeError), match="OpenSetDataset|Office31|NoisyOpenSet"):
+        pickle.dumps(made)  # as tllib's own classes of this kind
     target = noisy(open_set(Office31, Office31.CLASSES[:6], Office31.CLASSES[6:]))
     with pytest.raises(UserError, match="images of unknown classes: label noise belongs on the source"):
         target(root=str(office31), task="A")

@@ -256,7 +256,7 @@ def test_a_partial_script(scripts, office31, tmp_path):
 def test_other_label_sets(name, flags, scenario, images, scripts, office31, tmp_path):
     """Without --universal the label sets are tllib's own; --split has any."""
     method = {"openset_domain_adaptation": "osbp"}.get(name, "erm")
-    printed, records = run_on_noise(scripts, f"{name}/{method}", office31, tmp_path, flags=flags)
+    printed, records = run_on_noise(scripts, f"{name}/{method}", office31, tmp_path, "-i", 1, flags=flags)
     assert {record["scenario"] for record in records} == {scenario} and records[0]["num_images"] == images
     assert ("symmetric 0.2" if "--noise" in flags else "clean") in printed.splitlines()
 

@@ -83,10 +83,17 @@ class Relabelled:
         self.clean_targets = getattr(view, "clean_targets", np.array(self.targets))
         self.is_flipped = self.clean_targets != np.array(self.targets)
 
+    def __copy__(self) -> "Relabelled":
+        twin = object.__new__(type(self))
+        vars(twin).update(vars(self))
+        return twin
+
     def __reduce_ex__(self, protocol: SupportsIndex) -> Union[str, Tuple[object, ...]]:
         if "recipe" not in vars(type(self)):  # a class that was made of ours, e.g. by tllib's partial()
             return super().__reduce_ex__(protocol)
         base, *rest = (getattr(self.recipe, field.name) for field in fields(Recipe))
+        if "<locals>" in base.__qualname__:  # pickle cannot find the class, and says so
+            return super().__reduce_ex__(protocol)
         return _blank, (base.__module__, base.__qualname__, *rest), vars(self)
 
 

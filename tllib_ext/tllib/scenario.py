@@ -115,15 +115,17 @@ class Scenario:
     @contextmanager
     def _replace_data_sets(self, record: ScriptRecord) -> Iterator[None]:
         datasets, openset, partials = (compat.tllib(f"vision.datasets{part}") for part in ("", ".openset", ".partial"))
-        image_list = datasets.ImageList
-        with mock.patch.multiple(openset, default_open_set=partial(_open_set, openset.default_open_set)):
-            with mock.patch.multiple(partials, default_partial=partial(_partial, partials.default_partial)):
-                with mock.patch.dict(vars(datasets)), mock.patch.dict(vars(openset)), mock.patch.dict(vars(partials)):
-                    for module in (datasets, openset, partials):
-                        for name, cls in list(vars(module).items()):
-                            if isinstance(cls, type) and issubclass(cls, image_list) and cls is not image_list:
-                                setattr(module, name, _DataSet(cls, self, record))
-                    yield
+        with (
+            mock.patch.dict(vars(datasets)),
+            mock.patch.dict(vars(openset), default_open_set=partial(_open_set, openset.default_open_set)),
+            mock.patch.dict(vars(partials), default_partial=partial(_partial, partials.default_partial)),
+        ):
+            image_list = datasets.ImageList
+            for module in (datasets, openset, partials):
+                for name, cls in list(vars(module).items()):
+                    if isinstance(cls, type) and issubclass(cls, image_list) and cls is not image_list:
+                        setattr(module, name, _DataSet(cls, self, record))
+            yield
 
     def check(self, arguments: argparse.Namespace) -> None:
         """Refuse a script to whose arguments this scenario cannot be applied, before it reads data."""
@@ -141,7 +143,11 @@ class Scenario:
 
 
 class _DataSet:
-    """Stands for a data set class in tllib's registries; called as the class is, it makes a source or a target."""
+    """Stands for a data set class in tllib's registries; called as the class is, it makes a source or a target.
+
+    tllib's factories compare classes with those in their module and read attributes of them: it is equal to its class and has
+    the attributes of that.
+    """
 
     def __init__(self, cls: type, scenario: Scenario, record: ScriptRecord):
         self.cls, self.scenario, self.record = cls, scenario, record
@@ -165,6 +171,15 @@ class _DataSet:
             shared = dataset.label_split.shared_labels
             dataset.partial_classes, dataset.partial_classes_idx = [dataset.classes[k] for k in shared], list(shared)
         return dataset
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self.cls, name)
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or self.cls is other
+
+    def __hash__(self) -> int:
+        return hash(self.cls)
 
     def _split(self, root: str) -> Union[None, str, LabelSplit]:
         if self.scenario.split is not None or known_split(self.cls) is not None:

@@ -59,6 +59,8 @@ setup(
         "test": TEST,
         "docs": ["sphinx>=7.2", "myst-parser>=2.0", "furo>=2023.9", "latex2mathml>=3.77", "sphinx-copybutton>=0.5.2"],
         "timm": ["timm>=0.9"],
+        # In no package index; therefore this package could not be uploaded to one with this extra.
+        "tllib": ["tllib @ git+https://github.com/thuml/Transfer-Learning-Library"],
         "compare": ["cleanlab>=2.5"],
         "heif": ["pillow-heif>=0.16"],
         "dev": TEST,

@@ -32,6 +32,19 @@ def test_the_version_is_in_one_place_and_in_the_changelog():
     assert dated[0] == tllib_ext.__version__
 
 
+def test_the_extra_tllib_is_its_public_git_address(tmp_path):
+    from packaging.requirements import Requirement
+
+    from tllib_ext.compat import REMEDIES
+
+    run(sys.executable, "setup.py", "-q", "egg_info", "--egg-base", tmp_path, cwd=ROOT)
+    text = (tmp_path / "tllib_ext.egg-info" / "requires.txt").read_text()
+    (line,) = re.search(r"^\[tllib\]\n((?:[^\[\n].*\n?)+)", text, re.M)[1].split("\n")[:1]
+    extra = Requirement(line)
+    assert extra.name == "tllib" and extra.url == "git+https://github.com/thuml/Transfer-Learning-Library"
+    assert extra.url in REMEDIES["tllib"]
+
+
 def test_an_editable_installation_is_a_path_that_editors_follow(tmp_path):
     """mypy and editors read paths in ``.pth`` files; an import hook they do not run."""
     pytest.importorskip("setuptools")

@@ -56,6 +56,7 @@ ELSEWHERE = {
     "-m mixture": "needs weights from the network and draw_characters.py's images; -d folder is run on other images",
     "pip install -c constraints.txt -e .": "the tests run in such an environment",
     'pip install -c constraints.txt -e ".[compare]"': "the tests run in such an environment",
+    'pip install -c constraints.txt -e ".[tllib]"': "needs the network; test_package.py reads the extra",
     "tllib-ext apply runs/audit/moves.csv": "the tests of the audit run it",
     "xdg-open runs/my_run/report.html": "test_page.py looks at the page in a browser",
     "tllib-ext evaluate --all": "names the flag; docs/evaluation.md has it with a file",

@@ -26,6 +26,8 @@ from tllib_ext.typing import PathLike, Values
 __all__ = ["COLUMNS", "Predictions", "load_split", "make_predictions", "read_predictions", "write_predictions"]
 
 COLUMNS = ("index", "path", "label", "predicted", "score", "threshold", "top1", "p1", "top2", "p2", "top3", "p3")
+#: a further column after answers of a person: 1 for an image that is answered, which no metric counts
+ANSWERED = "answered"
 #: the columns that the metrics need
 REQUIRED = ("index", "label", "predicted", "score", "top1")
 UNKNOWN = "unknown"
@@ -36,7 +38,8 @@ class Predictions(Columns):
     r"""The columns of a predictions file as arrays, class names as labels of the split; rows and tables have the names.
 
     Shape:
-        - index, label, predicted: :math:`(N, )`, integers; ``label`` has a meaning only where ``labelled``
+        - index, label, predicted: :math:`(N, )`, integers; ``label`` has a meaning only where ``labelled``, which leaves out
+          images that a person has answered
         - score, threshold: :math:`(N, )`; threshold NaN where the file has none
         - top, top_probs: :math:`(N, \min(3, K))`, most probable source classes first; :math:`(N, 1)` and NaN if the
           file has only ``top1``
@@ -88,7 +91,7 @@ class Predictions(Columns):
 
 def write_predictions(
     file: PathLike, prediction: Any, index: Values, paths: Sequence[str], split: LabelSplit,
-    threshold: Optional[float] = None, labels: Optional[Values] = None,
+    threshold: Optional[float] = None, labels: Optional[Values] = None, answered: Optional[np.ndarray] = None,
 ) -> None:  # fmt: skip
     r"""Write a :class:`~tllib_ext.methods.base.Prediction` of N images, in the order of ``index``, atomically.
 
@@ -100,6 +103,7 @@ def write_predictions(
         split (LabelSplit): the label sets
         threshold (float or array, optional): threshold on the score
         labels (optional): (N, ) in 0..K; None for an unlabelled target
+        answered (numpy.ndarray, optional): (N, ) bool, the images that a person has labelled: a last column, 0 or 1
     """
     _check_names(split)
     probs, names = to_numpy(prediction.probs), [io.escape_formula(name) for name in split.label_names]
@@ -133,9 +137,10 @@ def write_predictions(
             parts += [columns["score"][rows].tolist(), ["" if t != t else t for t in cuts[rows].tolist()]]
             for rank in range(3):
                 parts += [text(top[:, rank]), best[:, rank].tolist()] if rank < top.shape[1] else [blank, blank]
+            parts += [] if answered is None else [answered[rows].astype(int).tolist()]
             yield from zip(*parts)
 
-    io.write_rows(file, COLUMNS, lines())
+    io.write_rows(file, COLUMNS if answered is None else (*COLUMNS, ANSWERED), lines())
 
 
 def make_predictions(prediction: Any, paths: Sequence[str], split: LabelSplit, threshold: Optional[float] = None) -> Predictions:
@@ -184,6 +189,7 @@ def read_predictions(file: PathLike, split: LabelSplit, only_metrics: bool = Fal
         converters[f"p{rank}"] = io.OPTIONAL_NUMBER
     if only_metrics:
         converters = {name: converters[name] for name in REQUIRED}
+    converters[ANSWERED] = io.INTEGER
     columns = io.read_columns(file, converters, REQUIRED)
     bad = np.isnan(columns["score"])
     if bad.any():
@@ -197,7 +203,7 @@ def read_predictions(file: PathLike, split: LabelSplit, only_metrics: bool = Fal
         index=columns["index"],
         path=columns["path"].tolist() if "path" in columns else [""] * size,
         label=columns["label"],
-        labelled=columns["label"] < len(split.label_names),
+        labelled=(columns["label"] < len(split.label_names)) & (columns.get(ANSWERED, np.zeros(size)) == 0),
         predicted=columns["predicted"],
         score=columns["score"],
         threshold=columns.get("threshold", blank),

@@ -50,7 +50,7 @@ class RunFiles:
     @property
     def report(self) -> Optional[OpenSetReport]:
         """The evaluation, computed from ``predictions.csv``; None for an unlabelled target."""
-        return self.predictions.evaluate(self.split) if self.predictions.labelled.all() else None
+        return self.predictions.evaluate(self.split) if self.predictions.labelled.any() else None
 
     @property
     def threshold(self) -> Optional[float]:

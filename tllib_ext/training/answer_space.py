@@ -4,7 +4,7 @@ import json
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Dict, Optional, Sequence, Tuple
+from typing import Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -15,9 +15,12 @@ from tllib_ext.methods.posterior import estimated_target
 from tllib_ext.target.answers import Correction, Neighbourhoods, choose, with_unknown
 from tllib_ext.target.embedding import Embedding, project
 from tllib_ext.training.build import RunParts
+from tllib_ext.training.domain import Domain
+from tllib_ext.training.outputs import label_model_of
 from tllib_ext.training.predict import features_of, prediction_of_arrays
 
-__all__ = ["FILE", "AnswerSpace", "Answered", "answer_space", "prediction_of_posterior", "simulate_person", "space_of_run"]
+__all__ = ["FILE", "AnswerSpace", "Answered", "answer_space", "prediction_of_posterior", "simulate_person",
+           "space_of_run", "write_space"]  # fmt: skip
 
 #: in a run folder; 256 numbers of 2 bytes an image, the posterior, and the embedding of new images
 FILE = "answer_space.safetensors"
@@ -60,7 +63,9 @@ class AnswerSpace:
         self, index: np.ndarray, labels: np.ndarray, confirmed: Optional[np.ndarray] = None, trust: bool = False
     ) -> "Answered":
         """The correction by answers about target samples; see :class:`~tllib_ext.target.answers.Correction`."""
-        return Answered(self, np.asarray(index), Correction(self.means[index], self.base[index], labels, confirmed, trust))
+        correction = Correction(self.means[index], self.base[index], labels, confirmed, trust)
+        sure = np.zeros(len(index), dtype=bool) if confirmed is None else np.asarray(confirmed, dtype=bool)
+        return Answered(self, np.asarray(index), np.asarray(labels), sure, correction)
 
     def save(self, file: Path) -> None:
         """Write :data:`FILE`, atomically."""
@@ -97,16 +102,26 @@ class Answered:
     Args:
         space (AnswerSpace): of the target
         index (numpy.ndarray): the answered samples, :math:`(A,)`
+        labels (numpy.ndarray): their answers, K for unknown, :math:`(A,)`
+        confirmed (numpy.ndarray): whether they were given twice, :math:`(A,)` bool
         correction (Correction): fitted to the answers
     """
 
     space: AnswerSpace
     index: np.ndarray
+    labels: np.ndarray
+    confirmed: np.ndarray
     correction: Correction
 
     def posterior(self) -> np.ndarray:
         """Of all target samples, :math:`(N, K + 1)`."""
         return self.correction(self.space.means, self.space.base)
+
+    def prediction(self) -> Prediction:
+        """Of all target samples; those that were answered, without doubt, get their answer."""
+        posterior, certain = self.posterior(), ~self.correction.doubtful
+        posterior[self.index[certain]] = np.eye(posterior.shape[1])[self.labels[certain]]
+        return prediction_of_posterior(posterior)
 
     def predict(self, features: np.ndarray, prediction: Prediction) -> Prediction:
         """The corrected prediction of samples with these features; a row depends on itself and on the target of the run."""
@@ -156,22 +171,30 @@ def answer_space(
     return AnswerSpace(embedding(target).astype(np.float16), base, embedding, on_inputs, level)
 
 
-def space_of_run(parts: RunParts, prediction: Prediction, labels: Optional[np.ndarray]) -> AnswerSpace:
-    """The space of a run, after training; every process takes part.
-
-    ``labels`` is the posterior of the source labels, None for the labels as they were given.
-    """
+def space_of_run(parts: RunParts, prediction: Prediction) -> AnswerSpace:
+    """The space of a run, after training; every process takes part."""
     method, on_inputs = parts.method, parts.target.features is not None
-    if labels is None:
-        labels = np.eye(parts.data.split.num_source)[parts.noisy.targets]
-    features: Dict[str, np.ndarray] = {}
-    for name, domain in (("target", parts.target), ("source", parts.source)):
-        if name == "source" and estimated_target(method) is not None:
-            features[name] = np.empty((0, 0))
-        else:
-            values = domain.features if domain.features is not None else features_of(method.backbone, domain)
-            features[name] = values.float().cpu().numpy()
-    return answer_space(method, prediction, features["target"], features["source"], labels, on_inputs, parts.config.seed)
+    if estimated_target(method) is not None:
+        target, source, labels = _features(method, parts.target), np.empty((0, 0)), np.empty((0, 0))
+    else:
+        target, source = _features(method, parts.target), _features(method, parts.source)
+        model = label_model_of(parts)
+        labels = np.eye(parts.data.split.num_source)[parts.noisy.targets] if model is None else model.responsibilities
+    return answer_space(method, prediction, target, source, labels, on_inputs, parts.config.seed)
+
+
+def _features(method: Method, domain: Domain) -> np.ndarray:
+    values = domain.features if domain.features is not None else features_of(method.backbone, domain)
+    return np.asarray(values.float().cpu().numpy())
+
+
+def write_space(space: AnswerSpace, folder: Path) -> str:
+    """Write :data:`FILE` in a run folder; returns a line for the log."""
+    space.save(folder / FILE)
+    size = (folder / FILE).stat().st_size / 1e6
+    return (
+        f"kept for answers: {space.z.shape[1]} numbers an image, {size:.1f} MB in all; tllib-ext ask {folder} asks (--no-answers)"
+    )
 
 
 def simulate_person(

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Mapping, Optional, Union
 
+from tllib_ext.errors import UserError
 from tllib_ext.split import LabelSplit
 from tllib_ext.training.setting import (
     COUNT,
@@ -288,11 +289,23 @@ class RunConfig(SettingsRecord):
         **_own,
     )
     overwrite: bool = _output(False, FLAG, "replace a finished run in --log FOLDER", **_own)
+    answers: Optional[int] = _output(
+        None,
+        COUNT,
+        "after training, simulate a person who answers N questions about target images by their labels;\n"
+        "the answered images count in no metric (tllib-ext ask and answer are for people)",
+        metavar="N",
+    )
+    no_answers: bool = _output(
+        False, FLAG, "keep nothing for answers in the run folder: 256 numbers of 2 bytes per target image", **_free
+    )
     no_report: bool = _output(
         False, FLAG, "write no plots and no report.html (tllib-ext report makes them later)", **_free)  # fmt: skip
 
     def __post_init__(self) -> None:
         check_fields(self)
+        if self.answers is not None and self.no_answers:
+            raise UserError(f"answers={self.answers} does not go with no_answers=True: choose one of them")
 
     def method_options(self) -> Record:
         """Hyper-parameters as given: :attr:`hparams` and the fields that are shorthands of some."""

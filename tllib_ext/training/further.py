@@ -13,10 +13,11 @@ from tllib_ext.typing import Record
 __all__ = ["further_results"]
 
 
-def further_results(parts: RunParts, prediction: Prediction) -> Record:
+def further_results(parts: RunParts, prediction: Prediction, kept: Optional[np.ndarray] = None) -> Record:
     """:func:`~tllib_ext.evaluation.further.further_metrics` of the target; empty for an unlabelled one.
 
-    Features are computed only if the unknown images are of several classes. Every process takes part.
+    Features are computed only if the unknown images are of several classes. Every process takes part. Of the ``kept``
+    images only, where they are given.
     """
     view, split = parts.target.view, parts.data.split
     if view.targets is None:
@@ -28,9 +29,11 @@ def further_results(parts: RunParts, prediction: Prediction) -> Record:
     probs = np.asarray(prediction.probs)
     closed = probs.argmax(1)
     predicted = np.where(np.asarray(prediction.unknown).astype(bool), split.unknown, closed)
+    rows = slice(None) if kept is None else kept
     return dict(
         further_metrics(
-            view.targets, predicted, np.asarray(prediction.score), split, closed, probs.max(1), features,
-            view.classes_of_dataset, parts.config.seed,
+            view.targets[rows], predicted[rows], np.asarray(prediction.score)[rows], split, closed[rows],
+            probs.max(1)[rows], None if features is None else features[rows], view.classes_of_dataset[rows],
+            parts.config.seed,
         )
     )  # fmt: skip

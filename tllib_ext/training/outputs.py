@@ -21,7 +21,7 @@ from tllib_ext.typing import Record
 from tllib_ext.vision.datasets.labels_file import GivenLabels
 from tllib_ext.vision.datasets.noises import write_transition
 
-__all__ = ["RunOutputs", "compute_outputs", "write_outputs"]
+__all__ = ["RunOutputs", "compute_outputs", "label_model_of", "write_outputs"]
 
 #: points of the t-SNE map: more take longer and show less.
 MAP_POINTS = 800
@@ -75,7 +75,7 @@ def write_outputs(parts: RunParts, folder: Path, outputs: RunOutputs) -> Record:
     """
     noisy, split = parts.noisy, parts.data.split
     clean = noisy.truth
-    model = _label_model(parts)
+    model = label_model_of(parts)
     posterior = None if model is None else model.judgement
     if isinstance(noisy, GivenLabels) and len(noisy.columns) > 1:  # annotators who disagree are evidence like the model's
         posterior = noisy.votes if posterior is None else (posterior + noisy.votes) / 2
@@ -104,7 +104,7 @@ def write_outputs(parts: RunParts, folder: Path, outputs: RunOutputs) -> Record:
     return results
 
 
-def _label_model(parts: RunParts) -> Optional[LabelModel]:
+def label_model_of(parts: RunParts) -> Optional[LabelModel]:
     """The method's own estimate, or a new one where the inputs are features that training did not touch."""
     known = getattr(parts.method, "label_model", None)
     inputs = _frozen(parts)

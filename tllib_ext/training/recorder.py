@@ -3,6 +3,7 @@
 import json
 import os
 import platform
+import shutil
 import subprocess
 import sys
 from importlib import metadata
@@ -23,7 +24,8 @@ _PACKAGES = ("torch", "torchvision", "numpy", "scikit-learn", "scipy", "Pillow",
 
 #: what a run makes besides ``results.json`` and its checkpoints.
 _OUTPUTS = ("results.jsonl", "model.safetensors", "predictions.csv", "suspects.csv", "label_model.json", "target_model.json",
-            "transition.csv", "tsne.csv", "report.html")  # fmt: skip
+            "transition.csv", "tsne.csv", "report.html", "answer_space.safetensors", "answers.csv", "measure.csv",
+            "questions.html", "questions.csv")  # fmt: skip
 
 
 def environment() -> Dict[str, object]:
@@ -82,6 +84,7 @@ class Recorder:
         # results.json first: whatever is left of the old run if we die here, it does not look finished.
         for name in ("results.json", "checkpoints/last.pt", *_OUTPUTS):
             (self.folder / name).unlink(missing_ok=True)
+        shutil.rmtree(self.folder / "answers", ignore_errors=True)
         for events in self.folder.glob("tb/events.*"):  # or tensorboard would draw two runs as one
             events.unlink(missing_ok=True)
 

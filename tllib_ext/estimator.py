@@ -227,7 +227,7 @@ class NoisyUniDA(ClassifierMixin, BaseEstimator):
         Args:
             index (array-like): rows of the target, of :meth:`ask` or others
             labels (array-like): their labels: of ``classes_``, or ``unknown_label``. A row that was answered before gets the
-                new label; the same label again confirms it
+                new label; the same label again confirms a doubtful answer
             trust (bool): also use answers that contradict their neighbourhood. False leaves them out until they are
                 confirmed. Default: True
 
@@ -237,7 +237,7 @@ class NoisyUniDA(ClassifierMixin, BaseEstimator):
         space = self._target_space()
         given = check_answers(index, labels, len(space.z), {*self.classes_.tolist(), self.unknown_label})
         corrected = copy.copy(self)
-        same = {row for row, label in given.items() if self.answers_.get(row, given) == label}
+        same = {row for row in self.doubtful_answers_.tolist() if given.get(row, given) == self.answers_[row]}
         corrected._confirmed = self._confirmed - given.keys() | same
         corrected.answers_ = {**self.answers_, **given}
         number = {label: k for k, label in enumerate(self.classes_.tolist())} | {self.unknown_label: len(self.classes_)}

@@ -18,6 +18,8 @@ COMMANDS = {
     "features": "write the features of a frozen backbone for -d features",
     "audit": "find wrong labels from frozen features, without training",
     "apply": "move images into the folders of their corrected labels",
+    "ask": "choose the new images to ask a person about, and make a page for the answers",
+    "answer": "correct the predictions of a finished run by a person's answers",
     "predict": "label new images with a finished run",
     "evaluate": "recompute every metric from a predictions file",
     "select": "rank finished runs without target labels",

@@ -29,7 +29,7 @@ def write_csv(file: Path, run: "SavedRun", prediction: "Prediction", positions: 
     """The columns of a run's predictions.csv."""
     from tllib_ext.evaluation.files import write_predictions
 
-    write_predictions(file, prediction, positions, [files[i] for i in positions], run.split, run.method.threshold)
+    write_predictions(file, prediction, positions, [files[i] for i in positions], run.split, run.threshold)
 
 
 def write_json_records(file: Path, run: "SavedRun", prediction: "Prediction", positions: List[int], files: List[str]) -> None:
@@ -43,7 +43,7 @@ def write_json_records(file: Path, run: "SavedRun", prediction: "Prediction", po
         label = run.split.unknown if prediction.unknown[row] else prediction.probs[row].argmax()
         probabilities = {name: number(p) for name, p in zip(run.split.source_classes, prediction.probs[row])}
         records.append({"path": files[position], "predicted": names[label], "score": number(float(prediction.score[row])),
-                        "threshold": run.method.threshold, "probabilities": probabilities})  # fmt: skip
+                        "threshold": run.threshold, "probabilities": probabilities})  # fmt: skip
     write_text(file, json.dumps(records, indent=1) + "\n")
 
 

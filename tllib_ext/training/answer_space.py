@@ -222,5 +222,5 @@ def simulate_person(
     if again and found.correction.doubtful.any():
         asked_again = found.correction.doubtful
         given[asked_again] = ask(index[asked_again])
-        found = space.answered(index, given, confirmed=asked_again, trust=True)
+        found = space.answered(index, given, confirmed=asked_again)
     return found

@@ -4,6 +4,7 @@
 is completed by the next one. The files before the answers of round N are kept in ``answers/N/``.
 """
 
+import hashlib
 import json
 import os
 import shutil
@@ -135,6 +136,7 @@ def ask_run(
     files = AnswerFiles(Path(folder))
     lock = Lock(files.folder)
     try:
+        files = _complete(files)
         answers, seed = files.answers, int(_json(files.folder / "config.json").get("seed") or 0)
         answered = files.answered(answers)
         doubtful = answered.index[answered.correction.doubtful].tolist()
@@ -172,6 +174,7 @@ def answer_run(
     files = AnswerFiles(Path(folder))
     lock = Lock(files.folder)
     try:
+        files = _complete(files, write_report)
         if isinstance(answers, Mapping):
             given = {row: replace(answer, round=files.round) for row, answer in
                      read_labels(answers, files.split, files.numbers).items()}  # fmt: skip
@@ -180,11 +183,12 @@ def answer_run(
         if not given:
             raise UserError("no answers: expected at least one image with a label")
         before, again = files.answers, read_questions(files.folder / "questions.csv", files.numbers)
-        merged = dict(before)
+        earlier, merged = files.answered(before), dict(before)
+        doubtful = set(earlier.index[earlier.correction.doubtful].tolist())
         for row, answer in given.items():
             same = row in before and before[row].label == answer.label
             asked_again = answer.round == files.round and (again.get(row, False) or isinstance(answers, Mapping))
-            confirmed = same and (before[row].confirmed or asked_again)
+            confirmed = same and (before[row].confirmed or (row in doubtful and asked_again))
             merged[row] = Answer(answer.label, confirmed, files.round)
         answered = files.answered(merged)
         if trust:
@@ -193,8 +197,7 @@ def answer_run(
             answered = files.answered(merged)
         _keep_earlier(files)
         write_answers(files.folder / "answers.csv", merged, files.split, files.paths)  # from here on the answers count
-        facts, changed = write_answered(files, answered, merged)
-        write_json(files.folder / "results.json", {**_json(files.folder / "results.json"), **changed})
+        facts = write_answered(files, answered, merged)[0]
         if write_report is not None and (files.folder / "report.html").is_file():
             write_report(files.folder)
         return facts
@@ -224,7 +227,8 @@ def _keep_earlier(files: AnswerFiles) -> None:
 
 
 def write_answered(files: AnswerFiles, answered: Answered, answers: Mapping[int, Answer]) -> Tuple[Record, Record]:
-    """Write ``predictions.csv`` and ``target_model.json``; returns the facts and what belongs in ``results.json``."""
+    """Write ``predictions.csv``, ``target_model.json`` and, of a run that has ended, ``results.json`` as they follow from the
+    answers; returns the facts and what belongs in ``results.json``."""
     split, paths, labels = files.split, files.paths, files.labels
     prediction, after, base = answered.prediction(), answered.posterior(), files.space.base
     mask = np.isin(np.arange(len(paths)), answered.index)
@@ -237,8 +241,13 @@ def write_answered(files: AnswerFiles, answered: Answered, answers: Mapping[int,
     write_predictions(
         files.folder / "predictions.csv", prediction, np.arange(len(paths)), paths, split, 0.5, labels, mask
     )  # fmt: skip
-    model = _json(files.folder / "target_model.json") if (files.folder / "target_model.json").is_file() else {}
     unknown = np.asarray(prediction.unknown)
+    results: Record = {"answers": facts["number"], "predicted_unknown": float(unknown.mean())}
+    if labels is not None and not mask.all():
+        results.update(answered_metrics(answered, labels, split))
+    if files.ended:
+        write_json(files.folder / "results.json", {**_json(files.folder / "results.json"), **results})
+    model = _json(files.folder / "target_model.json") if (files.folder / "target_model.json").is_file() else {}
     groups = np.full(len(paths), -1, dtype=np.int64)
     expected = split.num_source * unknown.mean() / max(1 - unknown.mean(), 1 / split.num_source)
     groups[unknown] = group_unknown(files.space.z[unknown].astype(np.float32), expected)[1]
@@ -248,11 +257,25 @@ def write_answered(files: AnswerFiles, answered: Answered, answers: Mapping[int,
     doubtful = len(facts["doubtful"])
     model["warnings"] = [f"{doubtful} answers contradict their neighbourhood and do not count yet: tllib-ext ask asks them again"]
     model["warnings"] *= bool(doubtful)
+    facts["digest"] = _digest(files)  # last: a command that was interrupted before is completed by the next one
     write_json(files.folder / "target_model.json", model)
-    results: Record = {"answers": facts["number"], "predicted_unknown": float(unknown.mean())}
-    if labels is not None and not mask.all():
-        results.update(answered_metrics(answered, labels, split))
     return facts, results
+
+
+def _digest(files: AnswerFiles) -> str:
+    return hashlib.sha256((files.folder / "answers.csv").read_bytes()).hexdigest()
+
+
+def _complete(files: AnswerFiles, write_report: Optional[Callable[[Path], object]] = None) -> AnswerFiles:
+    """Write what follows from ``answers.csv`` if a command was interrupted after it; the files as they are then."""
+    if (files.folder / "answers.csv").is_file():
+        model = _json(files.folder / "target_model.json") if (files.folder / "target_model.json").is_file() else {}
+        if (model.get("answers") or {}).get("digest") != _digest(files):
+            write_answered(files, files.answered(files.answers), files.answers)
+            if write_report is not None and (files.folder / "report.html").is_file():
+                write_report(files.folder)
+            return AnswerFiles(files.folder)
+    return files
 
 
 def _facts(files: AnswerFiles, answered: Answered, answers: Mapping[int, Answer], prediction: object) -> Record:

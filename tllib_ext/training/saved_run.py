@@ -14,6 +14,8 @@ from tllib_ext.methods import METHODS
 from tllib_ext.methods.base import Method, Prediction
 from tllib_ext.modules.heads import FeatureBottleneck
 from tllib_ext.split import LabelSplit
+from tllib_ext.training.answer_space import Answered
+from tllib_ext.training.answering import AnswerFiles
 from tllib_ext.training.checkpoint import load_method, load_model
 from tllib_ext.training.frozen import FROZEN_BATCH, frozen_part
 from tllib_ext.training.objects import given_network
@@ -43,6 +45,7 @@ class SavedRun:
         crop (int): of which the network sees the centre
         device (torch.device): where both networks are
         mean, std (sequence of float): of the channels, by which images are normalised
+        answered (Answered, optional): answers of a person, which correct every prediction
     """
 
     method: Method
@@ -53,6 +56,7 @@ class SavedRun:
     device: torch.device
     mean: Sequence[float] = MEAN
     std: Sequence[float] = STD
+    answered: Optional[Answered] = None
 
     #: images to hand to :meth:`predict_pixels` at a time
     batch = _BATCH
@@ -76,7 +80,7 @@ class SavedRun:
         for chunk in batched_pixels(images, self.resize, self.batch):
             names += chunk.names
             parts.append(self.predict_pixels(torch.from_numpy(chunk.pixels)))
-        return make_predictions(prediction_of_arrays(map(np.concatenate, zip(*parts))), names, self.split, self.method.threshold)
+        return make_predictions(prediction_of_arrays(map(np.concatenate, zip(*parts))), names, self.split, self.threshold)
 
     @torch.no_grad()
     def predict_pixels(self, rows: Tensor) -> Prediction:
@@ -84,7 +88,16 @@ class SavedRun:
         x = Augment(self.crop, mean=self.mean, std=self.std).centre(rows.to(self.device))
         if self.frozen is not None:
             x = torch.cat([self.frozen(part).float() for part in x.split(FROZEN_BATCH)])
-        return prediction_of_arrays(value.cpu().numpy() for value in self.method.predict(x))
+        found = prediction_of_arrays(value.cpu().numpy() for value in self.method.predict(x))
+        if self.answered is None:
+            return found
+        features = x if self.answered.space.on_inputs else self.method.backbone(x)
+        return self.answered.predict(features.float().cpu().numpy(), found)
+
+    @property
+    def threshold(self) -> Optional[float]:
+        """The threshold on the score, where there is one for all images."""
+        return self.method.threshold if self.answered is None else 0.5
 
 
 class _Stacked(nn.Sequential):
@@ -136,7 +149,11 @@ def load_run(
     load_method(method, tensors, folder)
     for module in filter(None, (method, frozen)):
         module.to(device).eval().requires_grad_(False)
-    return SavedRun(method, frozen, split, resize, crop, device, image.get("mean", MEAN), image.get("std", STD))
+    answered = None
+    if (folder / "answers.csv").is_file():
+        files = AnswerFiles(folder, ended=False)
+        answered = files.answered(files.answers)
+    return SavedRun(method, frozen, split, resize, crop, device, image.get("mean", MEAN), image.get("std", STD), answered)
 
 
 def _networks(

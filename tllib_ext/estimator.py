@@ -1,10 +1,9 @@
 """Noisy universal domain adaptation on arrays, as a scikit-learn estimator: no files, no run folder."""
 
-import copy
 import threading
 import warnings
 from contextlib import contextmanager
-from typing import Dict, Iterator, List, Mapping, Optional, Set, Tuple, Union
+from typing import Dict, Iterator, List, Mapping, Optional, Tuple, Union
 
 import numpy as np
 import torch
@@ -14,7 +13,7 @@ from sklearn.utils import check_array
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from tllib_ext.errors import UserError
-from tllib_ext.labels.audit import LabelAudit, audit_labels
+from tllib_ext.labels.audit import audit_labels
 from tllib_ext.labels.cached import estimate_once
 from tllib_ext.labels.encode import UNKNOWN, Labels, as_labels, decode_labels, encode_labels
 from tllib_ext.methods import METHODS
@@ -24,8 +23,9 @@ from tllib_ext.methods.posterior import estimated_target
 from tllib_ext.modules.heads import FeatureBottleneck
 from tllib_ext.split import LabelSplit
 from tllib_ext.target.diagnosis import MOST
-from tllib_ext.training.answer_space import Answered, AnswerSpace, answer_space
-from tllib_ext.training.arrays import Rows, check_answers, check_parameters, describe_scale, split_rows
+from tllib_ext.training.answer_space import answer_space
+from tllib_ext.training.answers_mixin import AnswersMixin
+from tllib_ext.training.arrays import Rows, check_parameters, describe_scale, issue_table, split_rows
 from tllib_ext.training.checkpoint import load_method
 from tllib_ext.training.device import pick_device
 from tllib_ext.training.domain import Domain, Steps
@@ -42,7 +42,7 @@ __all__ = ["NoisyUniDA"]
 _TURN = threading.RLock()
 
 
-class NoisyUniDA(ClassifierMixin, BaseEstimator):
+class NoisyUniDA(AnswersMixin, ClassifierMixin, BaseEstimator):
     r"""Learn from features with partly wrong labels, label other features, and recognise classes that have no label.
 
     Transductive: training sees the unlabelled target rows as well as the labelled source rows. Features are used as they
@@ -73,8 +73,8 @@ class NoisyUniDA(ClassifierMixin, BaseEstimator):
         transition_ (numpy.ndarray): estimated :math:`p(\text{given} \mid \text{true})`, row = true class, :math:`(K, K)`
         threshold_ (float or None): a sample is unknown if :meth:`score_samples` is above; None for a method without
             one number for all samples
-        answers_ (dict): row of the target to the label that :meth:`answer` was told, those of earlier calls too
-        doubtful_answers_ (numpy.ndarray): rows whose answer contradicts their neighbourhood: worth a second look
+        answers_ (dict): target row to the label that :meth:`answer` was told
+        doubtful_answers_ (numpy.ndarray): rows whose answer contradicts their neighbourhood
         method_ (Method): the trained networks
         n_features_in_ (int): :math:`D`
 
@@ -150,18 +150,14 @@ class NoisyUniDA(ClassifierMixin, BaseEstimator):
             self._train(method, source, target, labels, model.rate if self.noise_rate is None else self.noise_rate)
         model = getattr(method, "label_model", None) or model
         fallback = None if bool((history.visits > 0).all()) else predict_domain(method, source).probs
-        self.label_issues_ = self._issues(labels, audit_labels(history, labels, model.judgement, fallback), rows)
+        self.label_issues_ = issue_table(self.classes_, labels, audit_labels(history, labels, model.judgement, fallback), rows)
         self.noise_rate_, self.noise_rate_std_ = float(model.rate), float(model.rate_std)
         self.noise_rate_interval_, self.noise_rate_known_ = model.rate_interval, bool(model.rate_known)
         if not self.noise_rate_known_:
             self._warn(f"of {len(labels)} labels {model.rate_text()}; more samples or better features may tell")
         self.transition_ = np.array(model.transition)
         self.threshold_ = np.inf if xt is None else method.threshold
-        self.answers_: Dict[int, object] = {}
-        self.doubtful_answers_ = np.empty(0, dtype=np.int64)
-        self._confirmed: Set[int] = set()
-        self._space: Optional[AnswerSpace] = None
-        self._answered: Optional[Answered] = None
+        self._begin_answers()
         if xt is not None:
             found = predict_domain(method, target)
             self._space = answer_space(method, found, xt, xs, model.responsibilities, True, self.seed)
@@ -212,48 +208,6 @@ class NoisyUniDA(ClassifierMixin, BaseEstimator):
         """:meth:`fit`, then :meth:`predict` of ``Xt``, or without it of ``X``."""
         return self.fit(X, y, Xt, sample_domain=sample_domain).predict(X if Xt is None else Xt)
 
-    def ask(self, n: int = 20) -> np.ndarray:
-        r"""The rows of the target (of ``Xt``, or of the target rows among ``X``) whose labels help most, :math:`(n,)`.
-
-        Rows that were answered before are passed over, so that a second call goes on where the first ended.
-        """
-        if isinstance(n, bool) or not isinstance(n, (int, np.integer)) or n < 1:
-            raise UserError(f"n={n!r}: expected a whole number, at least 1")
-        return self._target_space().choose(int(n), sorted(self.answers_), self.seed)
-
-    def answer(self, index: ArrayLike, labels: Labels, trust: bool = True) -> "NoisyUniDA":
-        """The estimator corrected by the true labels of some target rows; this one stays as it is.
-
-        Args:
-            index (array-like): rows of the target, of :meth:`ask` or others
-            labels (array-like): their labels: of ``classes_``, or ``unknown_label``. A row that was answered before gets the
-                new label; the same label again confirms a doubtful answer
-            trust (bool): also use answers that contradict their neighbourhood. False leaves them out until they are
-                confirmed. Default: True
-
-        Its :meth:`predict`, :meth:`predict_proba` and :meth:`score_samples` use the answers for every row, new ones too,
-        and ``threshold_`` is 0.5.
-        """
-        space = self._target_space()
-        given = check_answers(index, labels, len(space.z), {*self.classes_.tolist(), self.unknown_label})
-        corrected = copy.copy(self)
-        same = {row for row in self.doubtful_answers_.tolist() if given.get(row, given) == self.answers_[row]}
-        corrected._confirmed = self._confirmed - given.keys() | same
-        corrected.answers_ = {**self.answers_, **given}
-        number = {label: k for k, label in enumerate(self.classes_.tolist())} | {self.unknown_label: len(self.classes_)}
-        rows = np.array(sorted(corrected.answers_), dtype=np.int64)
-        numbers = np.array([number[corrected.answers_[row]] for row in rows.tolist()], dtype=np.int64)
-        corrected._answered = space.answered(rows, numbers, np.isin(rows, list(corrected._confirmed)), trust)
-        corrected.doubtful_answers_ = rows[corrected._answered.correction.doubtful]
-        corrected.threshold_ = 0.5
-        return corrected
-
-    def _target_space(self) -> AnswerSpace:
-        check_is_fitted(self)
-        if self._space is None:
-            raise UserError("there is no target to ask about: fit with Xt, or with target rows in sample_domain")
-        return self._space
-
     def _domains(
         self, X: ArrayLike, y: Labels, Xt: Optional[ArrayLike], sample_domain: Optional[ArrayLike]
     ) -> Tuple[np.ndarray, Labels, Optional[np.ndarray], np.ndarray]:
@@ -291,35 +245,13 @@ class NoisyUniDA(ClassifierMixin, BaseEstimator):
     def _train(self, method: Method, source: Domain, target: Domain, labels: np.ndarray, rate: float) -> None:
         steps = 1 if method.training_free else self.steps
         balanced, shuffled = prepare(
-            method,
-            source,
-            target,
-            labels,
-            steps=steps,
-            batch=min(self.batch_size, len(source), len(target)),
-            rate=rate,
-            seed=self.seed,
-            say=print if self.verbose else lambda text: None,
-        )
-        fit(
-            method,
-            SGDPlayers(method.players(), self.lr, steps, schedule=method.lr_factor),
-            source.train_batches(Steps(balanced, 0, steps)),
-            target.train_batches(Steps(shuffled, 0, steps)),
-            range(steps),
-            self.seed,
-            progress=None if self.verbose else False,
-        )
+            method, source, target, labels, steps=steps, batch=min(self.batch_size, len(source), len(target)), rate=rate,
+            seed=self.seed, say=print if self.verbose else lambda text: None,
+        )  # fmt: skip
+        play = SGDPlayers(method.players(), self.lr, steps, schedule=method.lr_factor)
+        batches = source.train_batches(Steps(balanced, 0, steps)), target.train_batches(Steps(shuffled, 0, steps))
+        fit(method, play, batches[0], batches[1], range(steps), self.seed, progress=None if self.verbose else False)
         method.refresh()
-
-    def _issues(self, given: np.ndarray, audit: LabelAudit, rows: np.ndarray) -> np.ndarray:
-        chosen = np.flatnonzero((audit.suggested != given) & (audit.suspicion > 0))
-        chosen = chosen[np.argsort(-audit.suspicion[chosen], kind="stable")]
-        kind = self.classes_.dtype
-        issues = np.empty(len(chosen), [("index", np.int64), ("given", kind), ("suggested", kind), ("suspicion", np.float64)])
-        issues["index"], issues["suspicion"] = rows[chosen], audit.suspicion[chosen]
-        issues["given"], issues["suggested"] = self.classes_[given[chosen]], self.classes_[audit.suggested[chosen]]
-        return issues
 
     def _keep(self, state: Dict[str, np.ndarray]) -> None:
         """Build the networks for prediction, without the training data that the trained object refers to."""

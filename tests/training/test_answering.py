@@ -10,9 +10,10 @@ import pytest
 from tllib_ext.cli.main import main
 from tllib_ext.errors import UserError
 from tllib_ext.evaluation.files import load_split, read_predictions
-from tllib_ext.training import answering
+from tllib_ext.training import answer_outputs, answering
+from tllib_ext.training.answer_files import AnswerFiles
 from tllib_ext.training.answer_space import FILE, AnswerSpace
-from tllib_ext.training.answering import AnswerFiles, answer_run, ask_run
+from tllib_ext.training.answering import answer_run, ask_run
 from tllib_ext.training.build import build
 from tllib_ext.training.config import RunConfig
 from tllib_ext.training.trainer import train
@@ -231,7 +232,11 @@ def test_an_interrupted_command_is_completed_by_the_next(run, tmp_path, monkeypa
     for name in ("write_answers", "write_predictions", "write_json"):
         broken = shutil.copytree(folder, tmp_path / name)
         with monkeypatch.context() as patch:
-            patch.setattr(answering, name, lambda *a, **k: (_ for _ in ()).throw(KeyboardInterrupt))
+            patch.setattr(
+                answering if name == "write_answers" else answer_outputs,
+                name,
+                lambda *a, **k: (_ for _ in ()).throw(KeyboardInterrupt),
+            )
             with pytest.raises(KeyboardInterrupt):
                 answer_run(broken, answers, trust=True)
         read_predictions(broken / "predictions.csv", load_split(broken / "config.json"))
@@ -261,7 +266,7 @@ def test_a_run_without_answers_says_what_to_do(tmp_path):
     with pytest.raises(UserError, match="no finished run"):
         ask_run(tmp_path, 5)
     with pytest.raises(UserError, match="choose one of them"):
-        config(tmp_path, answers=5, no_answers=True)
+        build(config(tmp_path, answers=5, no_answers=True))
 
 
 def test_a_simulated_person_in_train(tmp_path):

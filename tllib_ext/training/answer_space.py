@@ -113,6 +113,11 @@ class Answered:
     confirmed: np.ndarray
     correction: Correction
 
+    @property
+    def others(self) -> np.ndarray:
+        """The samples without an answer."""
+        return np.setdiff1d(np.arange(len(self.space.z)), self.index)
+
     def posterior(self) -> np.ndarray:
         """Of all target samples, :math:`(N, K + 1)`."""
         return self.correction(self.space.means, self.space.base)

@@ -7,9 +7,19 @@ from numpy.typing import ArrayLike
 from sklearn.utils import check_array
 
 from tllib_ext.errors import UserError
+from tllib_ext.labels.audit import LabelAudit
 from tllib_ext.labels.encode import Labels, as_labels
 
-__all__ = ["Rows", "check_answers", "check_parameters", "describe_scale", "source_rows", "split_rows", "take_labels"]
+__all__ = [
+    "Rows",
+    "check_answers",
+    "check_parameters",
+    "describe_scale",
+    "issue_table",
+    "source_rows",
+    "split_rows",
+    "take_labels",
+]
 
 #: medians over the columns: of the factor between the standard deviations of both domains, and of the distance between
 #: their means in standard deviations of the source. Pairs of domains of Office-31, PACS and Transfer reach 1.8 and 1.0.
@@ -168,3 +178,14 @@ def describe_scale(source: np.ndarray, target: np.ndarray) -> Optional[str]:
         f"{cause}. Predictions are of little use then: transform both domains by the same numbers. A pipeline transforms X only;"
         " pass both domains in X, fit(X, y, sample_domain=...), with negative numbers for the target rows"
     )
+
+
+def issue_table(classes: np.ndarray, given: np.ndarray, audit: LabelAudit, rows: np.ndarray) -> np.ndarray:
+    """Labels for which another class fits better, most suspicious first: fields index, given, suggested, suspicion."""
+    chosen = np.flatnonzero((audit.suggested != given) & (audit.suspicion > 0))
+    chosen = chosen[np.argsort(-audit.suspicion[chosen], kind="stable")]
+    kind = classes.dtype
+    issues = np.empty(len(chosen), [("index", np.int64), ("given", kind), ("suggested", kind), ("suspicion", np.float64)])
+    issues["index"], issues["suspicion"] = rows[chosen], audit.suspicion[chosen]
+    issues["given"], issues["suggested"] = classes[given[chosen]], classes[audit.suggested[chosen]]
+    return issues

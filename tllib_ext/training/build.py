@@ -140,6 +140,8 @@ def build(given: RunConfig, objects: Objects = NO_OBJECTS) -> RunParts:
     if config.hold_out:
         noisy, kept_back = noisy.hold_out(config.hold_out, config.seed)
     target_view = UniversalView(data.target, data.split, "target")
+    if config.answers is not None and config.no_answers:
+        raise UserError(f"answers={config.answers} does not go with no_answers=True: choose one of them")
     if config.answers is not None and target_view.targets is None:
         raise UserError(f"answers={config.answers} simulates a person by the labels of {data.target_name}, which has none: train"
                         " without it, then tllib-ext ask asks you")  # fmt: skip

@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Mapping, Optional, Union
 
-from tllib_ext.errors import UserError
 from tllib_ext.split import LabelSplit
 from tllib_ext.training.setting import (
     COUNT,
@@ -129,12 +128,9 @@ class RunConfig(SettingsRecord):
     )
 
     noise: Optional[str] = _noise(
-        None,
-        TEXT,
-        "none, pair, symmetric, … (tllib-ext list noises), or a transition matrix in a .npy or .csv file",
-        metavar="KIND",
-        basic=True,
-    )
+        None, TEXT, "none, pair, symmetric, … (tllib-ext list noises), or a transition matrix in a .npy or .csv file",
+        metavar="KIND", basic=True,
+    )  # fmt: skip
     rate: float = _noise(0.2, RATE, "expected share of wrong labels", metavar="RATE", basic=True)
     noise_options: Mapping[str, object] = _noise(
         {}, HPARAMS, "options of the kind of noise, e.g. --noise-hp temperature=10", "--noise-hp", metavar="NAME=VALUE"
@@ -149,19 +145,13 @@ class RunConfig(SettingsRecord):
 
     method: str = _method("divergence", TEXT, "name of the method; tllib-ext list shows all", "-m", metavar="NAME", basic=True)
     preset: Optional[str] = _method(
-        None,
-        TEXT,
-        "named set of hyper-parameters, such as paper (the text, literally); default: the method's first",
+        None, TEXT, "named set of hyper-parameters, such as paper (the text, literally); default: the method's first",
         metavar="NAME",
-    )
+    )  # fmt: skip
     hparams: Mapping[str, object] = _method(
-        {},
-        HPARAMS,
-        "hyper-parameters of the method, e.g. --hp eta=0.1 n=2; --list-hp lists them",
-        "--hp",
-        metavar="NAME=VALUE",
-        basic=True,
-    )
+        {}, HPARAMS, "hyper-parameters of the method, e.g. --hp eta=0.1 n=2; --list-hp lists them", "--hp",
+        metavar="NAME=VALUE", basic=True,
+    )  # fmt: skip
     labels_by: str = _method(
         "given",
         choice("given", "small-loss", "confident", "label-model"),
@@ -177,7 +167,7 @@ class RunConfig(SettingsRecord):
     heads: Optional[int] = _method(None, COUNT, "number of classifier heads (default: 2)", metavar="N")
     unknown_rule: Optional[str] = _method(
         None, choice("entropy", "confidence", "target-model"), "for methods without a detector of their own"
-    )
+    )  # fmt: skip
     unknown_threshold: Optional[float] = _method(
         None, NUMBER, "of that rule: share of log K, least confidence, or posterior of unknown", metavar="T"
     )
@@ -228,12 +218,9 @@ class RunConfig(SettingsRecord):
     weight_decay: float = _training(5e-4, NOT_NEGATIVE, "of SGD", metavar="W")
     workers: int = _training(2, WORKERS, "threads that decode images", "-j", metavar="N", **_free)
     threads: Optional[int] = _training(
-        None,
-        THREADS,
-        "threads of PyTorch on a CPU; default: all cores that affinity and CPU quota allow (1 in a grid)",
-        metavar="N",
-        **_free,
-    )
+        None, THREADS, "threads of PyTorch on a CPU; default: all cores that affinity and CPU quota allow (1 in a grid)",
+        metavar="N", **_free,
+    )  # fmt: skip
     hold_out: float = _training(
         0.0, RATE, "share of the source images of each label that is kept back from training, for validators", metavar="SHARE"
     )
@@ -243,16 +230,14 @@ class RunConfig(SettingsRecord):
         False, FLAG, "the same bytes on CUDA too: only deterministic kernels, slower (a CPU run needs no flag)"
     )
     precision: str = _training(
-        "auto",
-        choice("auto", "fp32", "tf32", "bf16", "fp16"),
+        "auto", choice("auto", "fp32", "tf32", "bf16", "fp16"),
         "auto: bf16 on CUDA that has it, else fp16; fp32 on a CPU. Losses are always fp32",
-    )
+    )  # fmt: skip
     batch_norm: str = _training(
-        "global",
-        choice("global", "local"),
-        "under torchrun, over the images of all processes: the same result on any number of "
-        "them;\nor over each one's own: less to exchange, another result",
-    )
+        "global", choice("global", "local"),
+        "under torchrun, over the images of all processes: the same result on any number of them;\n"
+        "or over each one's own: less to exchange, another result",
+    )  # fmt: skip
     compile: bool = _training(
         False, FLAG, "torch.compile on the backbone: equal up to rounding; takes minutes to start and pays in long runs"
     )
@@ -274,28 +259,19 @@ class RunConfig(SettingsRecord):
         False, FLAG, "refuse to start a new run in --log FOLDER (an unfinished run continues by itself)", **_free
     )
     on_nonfinite: str = _training(
-        "stop",
-        choice("stop", "skip"),
-        "a NaN or infinite loss: stop with exit code 3, or drop the step (up to 1 % of them)",
-        **_free,
-    )
+        "stop", choice("stop", "skip"),
+        "a NaN or infinite loss: stop with exit code 3, or drop the step (up to 1 % of them)", **_free,
+    )  # fmt: skip
 
     log: Optional[str] = _output(
-        None,
-        TEXT,
-        "run folder; default: runs/<data>_<source>2<target>_<noise>_<method>_seed<N>",
-        metavar="FOLDER",
-        basic=True,
-        **_own,
-    )
+        None, TEXT, "run folder; default: runs/<data>_<source>2<target>_<noise>_<method>_seed<N>", metavar="FOLDER",
+        basic=True, **_own,
+    )  # fmt: skip
     overwrite: bool = _output(False, FLAG, "replace a finished run in --log FOLDER", **_own)
     answers: Optional[int] = _output(
-        None,
-        COUNT,
-        "after training, simulate a person who answers N questions about target images by their labels;\n"
-        "the answered images count in no metric (tllib-ext ask and answer are for people)",
-        metavar="N",
-    )
+        None, COUNT, "after training, simulate a person who answers N questions about target images by their labels;\n"
+        "the answered images count in no metric (tllib-ext ask and answer are for people)", metavar="N",
+    )  # fmt: skip
     no_answers: bool = _output(
         False, FLAG, "keep nothing for answers in the run folder: 256 numbers of 2 bytes per target image", **_free
     )
@@ -304,8 +280,6 @@ class RunConfig(SettingsRecord):
 
     def __post_init__(self) -> None:
         check_fields(self)
-        if self.answers is not None and self.no_answers:
-            raise UserError(f"answers={self.answers} does not go with no_answers=True: choose one of them")
 
     def method_options(self) -> Record:
         """Hyper-parameters as given: :attr:`hparams` and the fields that are shorthands of some."""

@@ -65,12 +65,15 @@ def evaluate_domain(method: Method, domain: Domain, batch: int = 128) -> Tuple[P
     return prediction, report_on(prediction, method, domain)
 
 
-def report_on(prediction: Prediction, method: Method, domain: Domain) -> Optional[OpenSetReport]:
-    """The metrics of the predictions on a whole domain; None for an unlabelled one."""
+def report_on(
+    prediction: Prediction, method: Method, domain: Domain, kept: Optional[np.ndarray] = None
+) -> Optional[OpenSetReport]:
+    """The metrics of the predictions on a whole domain, or on the samples that are ``kept``; None for an unlabelled one."""
     if domain.view.targets is None:
         return None
     evaluator = OpenSetEvaluator(method.split)
-    evaluator.update(prediction, domain.view.targets, np.arange(len(domain)))
+    rows = np.arange(len(domain)) if kept is None else kept
+    evaluator.update(prediction_of_arrays(np.asarray(values)[rows] for values in prediction), domain.view.targets[rows], rows)
     return evaluator.compute()
 
 

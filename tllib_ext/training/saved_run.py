@@ -14,8 +14,8 @@ from tllib_ext.methods import METHODS
 from tllib_ext.methods.base import Method, Prediction
 from tllib_ext.modules.heads import FeatureBottleneck
 from tllib_ext.split import LabelSplit
+from tllib_ext.training.answer_files import AnswerFiles
 from tllib_ext.training.answer_space import Answered
-from tllib_ext.training.answering import AnswerFiles
 from tllib_ext.training.checkpoint import load_method, load_model
 from tllib_ext.training.frozen import FROZEN_BATCH, frozen_part
 from tllib_ext.training.objects import given_network

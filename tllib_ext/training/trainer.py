@@ -12,12 +12,11 @@ from tqdm import tqdm
 from tllib_ext.distributed import gather_objects, mean_numbers, rank, world_size
 from tllib_ext.errors import NonFiniteLoss, StopRequested, UserError, say
 from tllib_ext.evaluation.files import write_predictions
-from tllib_ext.evaluation.openset import OpenSetEvaluator, OpenSetReport
+from tllib_ext.evaluation.openset import OpenSetReport
 from tllib_ext.io import remove_temporary_files
 from tllib_ext.methods.base import Prediction
 from tllib_ext.methods.loss_history import LossHistory
-from tllib_ext.training.answer_space import Answered, AnswerSpace, simulate_person, space_of_run, write_space
-from tllib_ext.training.answering import write_simulated
+from tllib_ext.training.answer_outputs import prepare_answers, write_prepared
 from tllib_ext.training.build import RunParts
 from tllib_ext.training.checkpoint import load_checkpoint, save_checkpoint, save_model
 from tllib_ext.training.console import head, progress_line, tail
@@ -27,7 +26,7 @@ from tllib_ext.training.further import further_results
 from tllib_ext.training.outputs import compute_outputs, write_outputs
 from tllib_ext.training.players import SGDPlayers, with_warmup
 from tllib_ext.training.precision import Precision
-from tllib_ext.training.predict import predict_domain, prediction_of_arrays, report_on
+from tllib_ext.training.predict import predict_domain, report_on
 from tllib_ext.training.prepare import prepare
 from tllib_ext.training.recorder import Recorder
 from tllib_ext.training.run_dir import Lock, Stopper, check_folder, differences, read_config, run_folder
@@ -102,7 +101,6 @@ class _Training:
         )  # fmt: skip
         self.play.check_at_once = config.on_nonfinite == "skip"
         self.meter, self.start, self.skipped = Meter(), 0, 0
-        self.answered: Optional[Answered] = None
         self.last: Record = {}
         self.saved_at = time.monotonic()
         if state is None:
@@ -179,21 +177,19 @@ class _Training:
         # The first process's: another one could read the recorded lines before they are written.
         results = gather_objects(self.results() if rank() == 0 else {})[0]
         outputs = compute_outputs(parts, with_map=not config.no_report)
-        space = None if config.no_answers else space_of_run(parts, self.last["prediction"])
         before, kept = self.last["prediction"], None
-        if space is not None and config.answers is not None:
-            kept = self.simulate_answers(space)
+        space, answered = prepare_answers(parts, before)
+        if answered is not None:
+            after, kept = answered.prediction(), answered.others
+            self.last.update(prediction=after, report=report_on(after, self.method, parts.target, kept))
         results.update(further_results(parts, self.last["prediction"], kept))
         if rank() == 0:
             _write_outputs(parts, self.folder, before)
             results.update(write_outputs(parts, self.folder, outputs))
             shares, lines = write_target_model(parts, self.folder, before, estimate=not config.no_report)
             results.update(shares)
-            if space is not None:
-                lines.append(write_space(space, self.folder))
-            if self.answered is not None:
-                results.update(write_simulated(self.folder, self.answered, parts.data.split))
             self.say("\n".join(lines))
+            results.update(write_prepared(self.folder, space, answered, self.say))
             if not config.no_report and self.write_report is not None:
                 self.write_report(self.folder, results)
         # Last: a run that is stopped in between continues from its last checkpoint and makes the other files again.
@@ -263,33 +259,19 @@ class _Training:
             raise NonFiniteLoss("score of the target images", done)
         report = report_on(prediction, self.method, self.parts.target)
         record: Record = {"step": done, **{f"train_{name}": value for name, value in mean_numbers(self.meter.read()).items()}}
-        if report is not None:
-            record.update(report.flat())
-        else:
-            record["predicted_unknown"] = float(np.mean(prediction.unknown))
+        record.update({"predicted_unknown": float(np.mean(prediction.unknown))} if report is None else report.flat())
         record.update(validators(self.parts, prediction))
         labels, score = self.parts.target.view.targets, None if self.config.no_report else np.asarray(prediction.score)
         self.recorder.evaluation(record, score, None if labels is None else labels == self.method.split.unknown)
         self.say(progress_line(record))
         self.last = {"prediction": prediction, "report": report, "record": record}
 
-    def simulate_answers(self, space: AnswerSpace) -> np.ndarray:
-        """Ask a simulated person, correct the last predictions; returns the images that were not asked about."""
-        labels = self.parts.target.view.targets
-        self.answered = simulate_person(space, labels, self.config.answers or 0, self.config.seed)
-        kept = np.setdiff1d(np.arange(len(labels)), self.answered.index)
-        prediction = self.answered.prediction()
-        evaluator = OpenSetEvaluator(self.method.split)
-        evaluator.update(prediction_of_arrays(np.asarray(values)[kept] for values in prediction), labels[kept], kept)
-        self.last.update(prediction=prediction, report=evaluator.compute())
-        return kept
-
     def told(self) -> str:
         """What the method was told, by what it read of its context, and whether it adapts without the source."""
         told = set(self.method.context.told) if self.method.context is not None else set()
         if self.config.labels_by != "given":  # a treatment estimates the rate, except for the one that drops large losses
             told = told - {"noise rate"} | ({"noise rate"} if self.config.labels_by == "small-loss" else set())
-        answers = [] if self.config.answers is None else [f"{self.config.answers} answers"]
+        answers = [f"{self.config.answers} answers"] * (self.config.answers is not None)
         return ", ".join([*sorted(told), *answers, *["no source"] * self.method.source_free])
 
     def results(self) -> Record:
@@ -314,7 +296,5 @@ class _Training:
 def _write_outputs(parts: RunParts, folder: Path, prediction: Prediction) -> None:
     view = parts.target.view
     save_model(folder / "model.safetensors", parts.method, parts.frozen, parts.model_record())
-    write_predictions(
-        folder / "predictions.csv", prediction, np.arange(len(view)), view.paths, parts.data.split,
-        parts.method.threshold, view.targets,
-    )  # fmt: skip
+    threshold, rows = parts.method.threshold, np.arange(len(view))
+    write_predictions(folder / "predictions.csv", prediction, rows, view.paths, parts.data.split, threshold, view.targets)

@@ -14,6 +14,7 @@ from tqdm import tqdm
 from tllib_ext.distributed import gather_objects, rank, world_size
 from tllib_ext.errors import UserError, say
 from tllib_ext.io import atomic_path, cache_dir, file_lock
+from tllib_ext.modules.batchnorm import fix_statistics
 from tllib_ext.modules.heads import FeatureBottleneck
 from tllib_ext.training.config import RunConfig
 from tllib_ext.training.domain import Domain, ahead
@@ -63,13 +64,14 @@ def frozen_part(backbone: nn.Module, stage: str, size: int) -> Tuple[nn.Module, 
 
 
 def trained_part(backbone: nn.Module, stage: str, size: int) -> Tuple[nn.Module, Tuple[int, ...]]:
-    """What is trained from ``stage`` on, with the default bottleneck on frozen features, and the shape of its inputs."""
+    """What is trained from ``stage`` on by the defaults of a run, and the shape of its inputs."""
     if stage == ALL:
         return backbone, (3, size, size)
     frozen, rest = frozen_part(backbone, stage, size)
     if rest is None:
         width = cast(int, frozen.out_features)
         return FeatureBottleneck(width, RunConfig.bottleneck_dim), (width,)
+    fix_statistics(rest)
     with torch.no_grad():
         return rest, tuple(frozen(torch.zeros(1, 3, size, size)).shape[1:])
 

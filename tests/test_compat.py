@@ -190,3 +190,29 @@ def test_the_real_tllib_imports():
     """
     done = python("-c", textwrap.dedent(code), path=[REAL])
     assert done.stdout.strip() == "512 back_pack", done.stderr
+
+
+def test_scripts_that_import_timm_run_without_it():
+    """All of tllib's scripts import timm, also for a ResNet: what they do not use need not be installed."""
+    code = textwrap.dedent("""
+        import sys
+        class Hide:  # as if timm were not installed
+            def find_spec(name, *more):
+                if name.partition(".")[0] == "timm":
+                    raise ModuleNotFoundError("No module named 'timm'", name="timm")
+        sys.meta_path.insert(0, Hide)
+        from tllib_ext import compat
+        compat.timm_or_stand_in()
+        import timm
+        from timm.data.auto_augment import auto_augment_transform, rand_augment_transform
+        print(["resnet50"] + timm.list_models())
+        try:
+            timm.create_model("vit_tiny_patch16_224", pretrained=False)
+        except compat.Missing as error:
+            print(error)
+    """)
+    done = python("-c", code)
+    assert done.returncode == 0, done.stderr
+    out = done.stdout
+    assert out.splitlines()[0] == "['resnet50']"
+    assert out.splitlines()[1].startswith("timm cannot be used") and "pip install timm" in out

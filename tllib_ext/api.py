@@ -57,7 +57,7 @@ class Run:
 
     @cached_property
     def _saved(self) -> SavedRun:
-        return load_run(self.folder, pick_device(self.config.device), self.backbone)
+        return load_run(self.folder, pick_device(self.config.device), self.backbone, import_code=True)
 
     @cached_property
     def _files(self) -> RunFiles:

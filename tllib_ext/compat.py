@@ -23,7 +23,7 @@ from typing import Any, Callable, Iterator, List, Optional, TypeVar
 
 from tllib_ext.errors import UserError
 
-__all__ = ["Missing", "PartStatus", "torchvision", "timm", "tllib", "heif", "probe"]
+__all__ = ["Missing", "PartStatus", "torchvision", "timm", "timm_or_stand_in", "tllib", "heif", "probe"]
 
 log = logging.getLogger("tllib_ext.compat")
 
@@ -99,6 +99,28 @@ def timm() -> ModuleType:
     """timm, on top of :func:`torchvision`."""
     torchvision()
     return _import("timm")
+
+
+def timm_or_stand_in() -> None:
+    """Make ``import timm`` work for tllib's scripts, all of which import it; without timm its functions fail when used."""
+    try:
+        timm()
+        return
+    except Missing as missing:
+        problem = missing
+
+    def absent(*args: object, **kwargs: object) -> NoReturn:
+        raise problem
+
+    augment = ["auto_augment_transform", "rand_augment_transform"]
+    for name, functions in {"timm": ["create_model"], "timm.data": [], "timm.data.auto_augment": augment}.items():
+        module = ModuleType(name, "Stands in for timm, which is not installed.")
+        for function in functions:
+            setattr(module, function, absent)
+        sys.modules[name] = module
+    sys.modules["timm"].list_models = lambda *args, **kwargs: []  # type: ignore[attr-defined]
+    sys.modules["timm"].data = sys.modules["timm.data"]  # type: ignore[attr-defined]
+    sys.modules["timm.data"].auto_augment = sys.modules["timm.data.auto_augment"]  # type: ignore[attr-defined]
 
 
 def tllib(submodule: str = "") -> ModuleType:

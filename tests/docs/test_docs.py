@@ -138,11 +138,11 @@ def shrunk(command, words):
     return words
 
 
-def in_this_process(cells, out, jobs=1, keep_models=False, total=None):
+def in_this_process(cells, out, jobs=1, keep=(), total=None):
     """The work of a grid's processes."""
     from tllib_ext.experiments.runner import run_cell
 
-    done = [(cell, run_cell(cell, Path(out), keep_models)[0]) for cell in cells]
+    done = [(cell, run_cell(cell, Path(out), keep)[0]) for cell in cells]
     return [(cell, error) for cell, error in done if error is not None]
 
 

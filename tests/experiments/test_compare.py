@@ -18,9 +18,9 @@ SMALL = ("-d", "features", "--split", "3/2/1", "-b", "8", "--steps", "4", "--out
 TWO = ("--tasks", "alpha:beta,gamma2beta", "--methods", "source_only,divergence", "--noise", "P20")
 
 
-def inline(cells, out, jobs=1, keep_models=False, total=None):
+def inline(cells, out, jobs=1, keep=(), total=None):
     """The pool's work without its processes."""
-    done = [(cell, run_cell(cell, Path(out), keep_models)[0]) for cell in cells]
+    done = [(cell, run_cell(cell, Path(out), keep)[0]) for cell in cells]
     inline.ran = [cell.name for cell, _ in done]
     return [(cell, error) for cell, error in done if error is not None]
 
@@ -29,6 +29,26 @@ def inline(cells, out, jobs=1, keep_models=False, total=None):
 def here(monkeypatch, blank_plots):
     monkeypatch.setattr(compare, "run_cells", inline)
     inline.ran = []
+
+
+@pytest.mark.parametrize(
+    "flags, kept", [((), ""), (("--tensorboard",), "tb"), (("--keep-models",), "checkpoints model.safetensors")]
+)
+def test_heavy_files_of_cells_are_kept_on_request(run_example, feature_root, tmp_path, here, flags, kept):
+    words = (feature_root, *SMALL, "--tasks", "A2B", "--methods", "source_only", *flags)
+    code, _, err = run_example("compare", *words, "--checkpoint-every", "2")
+    assert code == 0, err
+    (cell,) = (tmp_path / "out" / "cells").iterdir()
+    heavy = {"tb", "checkpoints", "model.safetensors"}
+    assert {file.name for file in cell.iterdir()} & heavy == set(kept.split())
+
+
+def test_the_bar_of_a_grid_does_not_fill_a_log_file(capfd, monkeypatch):
+    monkeypatch.setattr(pool, "_results", lambda cells, *words: ((cell, None, "OS 50.0") for cell in cells))
+    cells = [Cell(f"cell{i}", {}, RunConfig()) for i in range(50)]
+    pool.run_cells(cells, Path("out"))
+    out, err = capfd.readouterr()
+    assert err == "" and out.splitlines() == [f"cell{i}  OS 50.0" for i in range(50)]
 
 
 def test_a_grid_gives_tables_and_continues(run_example, feature_root, tmp_path, here):
@@ -172,7 +192,7 @@ def test_a_cell_can_be_repeated_by_hand(feature_root, tmp_path):
 # ---- the pool, with workers that pretend
 
 
-def _pretend(connection, out, keep_models, threads, parent):
+def _pretend(connection, out, keep, threads, parent):
     while True:
         try:
             cell = connection.recv()

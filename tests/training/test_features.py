@@ -48,6 +48,29 @@ def test_the_files_hold_what_a_frozen_run_sees(image_root, tmp_path, monkeypatch
         assert ours.view.targets.tolist() == theirs.view.targets.tolist()
 
 
+def test_the_cache_of_features_is_that_of_runs(image_root, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("TLLIB_EXT_CACHE", str(tmp_path / "cache"))
+    assert main(["features", str(image_root), "--out", str(tmp_path / "features"), *WORDS]) == 0
+    made = []
+    monkeypatch.setattr("tllib_ext.training.frozen.features_of", lambda *words: made.append(words[3]))
+    settings = dict(source="photo", target="sketch", batch_size=6, device="cpu", workers=0, arch="small_cnn", image_size=16)
+    build(RunConfig(root=str(image_root), freeze_backbone=True, **settings))
+    assert main(["audit", str(image_root / "photo"), "--out", str(tmp_path / "audit"), *WORDS]) == 0
+    assert made == []  # neither a run nor an audit computes them again
+
+
+@pytest.mark.parametrize("root, name", [("photo", "photo"), ("new", "new"), ("single", "photo")])
+def test_a_folder_may_be_a_single_domain(image_root, tmp_path, monkeypatch, root, name):
+    monkeypatch.setenv("TLLIB_EXT_CACHE", str(tmp_path / "cache"))
+    shutil.copytree(image_root / "photo", tmp_path / "single" / "photo")
+    folder = tmp_path / "single" if root == "single" else image_root / root
+    assert main(["features", str(folder), "--out", str(tmp_path / "out"), *WORDS]) == 0
+    (file,) = (tmp_path / "out").iterdir()
+    arrays = dict(np.load(file))
+    assert file.name == f"{name}.npz" and len(arrays["features"]) == (6 if name == "new" else 24)
+    assert arrays["paths"][0].startswith(f"{name}/") and ("labels" in arrays) == (name == "photo")
+
+
 def test_one_labelled_domain_and_one_without_labels_are_enough(image_root, tmp_path, capsys):
     for name in ("photo", "new"):
         shutil.copytree(image_root / name, tmp_path / "mine" / name)

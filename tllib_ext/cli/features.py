@@ -2,6 +2,7 @@
 
     {prog} data/office31 --out data/office31_resnet50
     {prog} data/office31 --out data/office31_dinov2 -a dinov2-small
+    {prog} my_photos/labelled --out data/mine                one domain: a folder of class folders
     {prog} my_photos --out data/mine -a mobilenet_v2 --weights mobilenet_v2.pth
     {prog} my_photos --out data/moved --run runs/my_run
     tllib-ext compare data/office31_resnet50 -d features --tasks A2D,W2A --noise pair:0.2

@@ -56,12 +56,13 @@ def main(argv: Optional[Sequence[str]] = None, prog: str = "tllib-ext predict") 
     parser.add_argument("--format", choices=["csv", "json"], help="default: as --out ends, else csv")
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:1, mps")
     parser.add_argument("-j", "--workers", type=int, default=2, help="threads that decode images (default: 2)")
+    parser.add_argument("--import-code", action="store_true", help="let the run import your own method or backbone")
     args = parser.parse_args(argv)
     from tllib_ext.training.device import pick_device
     from tllib_ext.training.image_files import find_images, predict_files
     from tllib_ext.training.saved_run import load_run
 
-    run = load_run(args.run, pick_device(args.device))
+    run = load_run(args.run, pick_device(args.device), args.import_code)
     files = find_images(args.images)
     if not files:
         raise UserError(f"no image in {', '.join(args.images)}")

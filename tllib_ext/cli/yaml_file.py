@@ -4,14 +4,19 @@ from typing import Any, Dict, Iterable, Mapping
 
 from tllib_ext.errors import UserError, closest
 from tllib_ext.methods import METHODS
+from tllib_ext.registry import Registry
 from tllib_ext.training.earlier import RENAMED
 from tllib_ext.training.setting import HPARAMS, Setting, read_value
 from tllib_ext.typing import Record
+from tllib_ext.vision.datasets import DATASETS
+from tllib_ext.vision.models import BACKBONES
 
 __all__ = ["read_yaml"]
 
 #: a configuration file is a page of settings, not a data set: characters, and lists within lists.
 YAML_LIMIT, YAML_DEPTH = 50_000, 5
+#: settings that can name code to import
+_CODE: Dict[str, "Registry[Any]"] = {"method": METHODS, "methods": METHODS, "arch": BACKBONES, "data": DATASETS}
 
 
 def read_yaml(path: str, known: Mapping[str, Setting]) -> Record:
@@ -33,7 +38,8 @@ def read_yaml(path: str, known: Mapping[str, Setting]) -> Record:
             raise UserError(f"{path}: {key} may not be set by a file, which could come from somebody else: give it as a flag")
         if value is None:
             continue
-        if name in ("method", "methods") and any(METHODS.is_import_path(word.strip()) for word in str(value).split(",")):
+        registry = _CODE.get(name)
+        if registry is not None and any(registry.is_import_path(word.strip()) for word in str(value).split(",")):
             raise UserError(f"{path}: {key}: a file may not choose code to import, {value!r}: give it as a flag")
         if isinstance(value, (list, dict)) and known[name].kind is not HPARAMS:
             raise UserError(f"{path}: {key}: expected one value, found a {type(value).__name__}")

@@ -79,7 +79,7 @@ def run_grid(grid: Grid, cells: Sequence[Cell]) -> Tuple[List[Record], List[str]
     lock = Lock(grid.out)  # a second grid in the folder could replace the cells of this one
     try:
         todo = check_cells(cells, grid.out, options.overwrite)
-        failed = run_cells(todo, grid.out, options.jobs, options.keep_models, len(cells)) if todo else []
+        failed = run_cells(todo, grid.out, options.jobs, options.keep, len(cells)) if todo else []
     finally:
         lock.release()
     if not todo:

@@ -5,9 +5,9 @@ from typing import Dict, NamedTuple, Optional, Tuple
 
 from tllib_ext.errors import UserError
 from tllib_ext.experiments.paper import benchmark_of
-from tllib_ext.vision.datasets import DATASETS
 from tllib_ext.vision.datasets.builder import DatasetBuilder, find_domain
 from tllib_ext.vision.datasets.catalog import recognise
+from tllib_ext.vision.datasets.own import dataset_builder
 
 __all__ = ["Task", "Domains", "domains_in"]
 
@@ -55,7 +55,7 @@ def domains_in(root: Optional[str], data: str = "auto") -> Domains:
         ('print', 'hand', 'scene')
     """
     data = recognise(root) if data == "auto" else data
-    builder = DATASETS.get(data)
+    builder = dataset_builder(data)
     if not isinstance(builder, DatasetBuilder):
         raise UserError(f"the data set {data} does not list its domains: name the tasks, e.g. source2target")
     folder = root if root is not None and builder.lacking(root) is not None else builder.folder(root, data)

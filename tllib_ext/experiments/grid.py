@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import product
 from pathlib import Path
-from typing import List, NamedTuple, Optional, Sequence
+from typing import List, NamedTuple, Optional, Sequence, Tuple
 
 from tllib_ext.errors import UserError
 from tllib_ext.experiments.cards import CARDS
@@ -67,11 +67,17 @@ class GridOptions:
     metric: str = _option("os", TEXT, "os, os_star, unk, h_score, accuracy, auroc, …", metavar="NAME", basic=True)
     overwrite: bool = _option(False, FLAG, "start cells anew that are unfinished or have other settings", in_files=False)
     keep_models: bool = _option(False, FLAG, "keep each cell's model and checkpoint, some MB")
+    tensorboard: bool = _option(False, FLAG, "keep each cell's tensorboard files: tensorboard --logdir OUT/cells")
     dry_run: bool = _option(False, FLAG, "print the plan and what it will cost, and stop", basic=True)
     card: str = _option("V100", choice(*CARDS), "the GPU that --dry-run counts hours and memory for")
 
     def __post_init__(self) -> None:
         check_fields(self)
+
+    @property
+    def keep(self) -> Tuple[str, ...]:
+        """Heavy files of a cell that are kept."""
+        return ("checkpoints", "model.safetensors") * self.keep_models + ("tb",) * self.tensorboard
 
 
 @dataclass(frozen=True)

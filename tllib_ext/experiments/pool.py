@@ -26,7 +26,7 @@ PATIENCE = 30
 
 
 def run_cells(
-    cells: Sequence[Cell], out: Path, jobs: int = 1, keep_models: bool = False, total: Optional[int] = None
+    cells: Sequence[Cell], out: Path, jobs: int = 1, keep: Sequence[str] = (), total: Optional[int] = None
 ) -> List[Tuple[Cell, str]]:
     """Run ``cells``, ``jobs`` at a time; returns those that failed and why.
 
@@ -34,15 +34,15 @@ def run_cells(
         cells (sequence of Cell): what :func:`~tllib_ext.experiments.runner.check_cells` returned
         out (Path): each cell gets ``out/cells/<name>``
         jobs (int): worker processes, each with the threads of its cell's configuration, default one
-        keep_models (bool): keep model, checkpoint and tensorboard files of each cell
+        keep (sequence of str): heavy files of each cell that are kept: ``tb``, ``checkpoints``, ``model.safetensors``
         total (int, optional): size of the whole grid, for the progress bar
     """
     failed: List[Tuple[Cell, str]] = []
     if jobs > 1:  # one thread that decodes images beside each cell
         cells = [replace(cell, config=replace(cell.config, workers=min(1, cell.config.workers))) for cell in cells]
     total = total or len(cells)
-    with tqdm(total=total, initial=total - len(cells), unit="cell", dynamic_ncols=True) as bar:
-        for cell, error, line in _results(cells, Path(out), max(1, min(jobs, len(cells))), keep_models):
+    with tqdm(total=total, initial=total - len(cells), unit="cell", dynamic_ncols=True, disable=None) as bar:
+        for cell, error, line in _results(cells, Path(out), max(1, min(jobs, len(cells))), keep):
             if error is not None:
                 failed.append((cell, error))
             say(f"{cell.name}  {line}", tqdm.write)
@@ -50,7 +50,7 @@ def run_cells(
     return failed
 
 
-def _results(cells: Sequence[Cell], out: Path, jobs: int, keep_models: bool) -> Iterator[Tuple[Cell, Optional[str], str]]:
+def _results(cells: Sequence[Cell], out: Path, jobs: int, keep: Sequence[str]) -> Iterator[Tuple[Cell, Optional[str], str]]:
     """(cell, error or None, line to print), as cells end. A worker that dies takes only its cell with it."""
     waiting = list(reversed(cells))
     busy: Dict[Connection, Tuple[BaseProcess, Cell]] = {}
@@ -58,7 +58,7 @@ def _results(cells: Sequence[Cell], out: Path, jobs: int, keep_models: bool) -> 
     try:
         while waiting or busy:
             while waiting and len(busy) < jobs:
-                process, connection = idle.pop() if idle else _start(out, keep_models, cells[0].config.threads or 1)
+                process, connection = idle.pop() if idle else _start(out, keep, cells[0].config.threads or 1)
                 cell = waiting.pop()
                 busy[connection] = (process, cell)
                 connection.send(cell)
@@ -92,11 +92,11 @@ def _stop(busy: Sequence[BaseProcess], idle: Sequence[Tuple[BaseProcess, Connect
             process.kill()
 
 
-def _start(out: Path, keep_models: bool, threads: int) -> Tuple[BaseProcess, Connection]:
+def _start(out: Path, keep: Sequence[str], threads: int) -> Tuple[BaseProcess, Connection]:
     context = get_context("spawn")
     here, there = context.Pipe()
     # Not a daemon: it saves its cell's state before it ends.
-    process = context.Process(target=_serve, args=(there, out, keep_models, threads, os.getpid()))
+    process = context.Process(target=_serve, args=(there, out, keep, threads, os.getpid()))
     # Read by the libraries when they are first imported: must be set before the process starts.
     names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
     before = {name: os.environ.get(name) for name in names}
@@ -113,7 +113,7 @@ def _start(out: Path, keep_models: bool, threads: int) -> Tuple[BaseProcess, Con
     return process, here
 
 
-def _serve(connection: Connection, out: Path, keep_models: bool, threads: int, parent: int) -> None:
+def _serve(connection: Connection, out: Path, keep: Sequence[str], threads: int, parent: int) -> None:
     """A worker process: receive cells, send (error, line), until the connection is closed."""
     os.setpgrp()  # Ctrl-C in the terminal is the parent's; it ends us with one SIGTERM, the run's signal to save
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
@@ -126,7 +126,7 @@ def _serve(connection: Connection, out: Path, keep_models: bool, threads: int, p
     keep_freed_memory()
     try:
         while True:
-            connection.send(run_cell(connection.recv(), out, keep_models))
+            connection.send(run_cell(connection.recv(), out, keep))
     except (EOFError, OSError, StopRequested):
         return
 

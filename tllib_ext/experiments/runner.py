@@ -98,8 +98,11 @@ def read_records(cells: Sequence[Cell], out: Path) -> List[Record]:
     return records
 
 
-def run_cell(cell: Cell, out: Path, keep_models: bool = False) -> Tuple[Optional[str], str]:
-    """Run one cell in its folder; returns its error (None if it went well) and a line about it."""
+def run_cell(cell: Cell, out: Path, keep: Sequence[str] = ()) -> Tuple[Optional[str], str]:
+    """Run one cell in its folder; returns its error (None if it went well) and a line about it.
+
+    ``keep`` names heavy files that stay.
+    """
     folder = Path(out) / "cells" / cell.name
     # An unfinished run of the same settings continues from its checkpoint, if it has one.
     folder.mkdir(parents=True, exist_ok=True)
@@ -125,14 +128,13 @@ def run_cell(cell: Cell, out: Path, keep_models: bool = False) -> Tuple[Optional
         return error, f"failed: {error}"
     seconds = time.perf_counter() - start
     write_json(folder / "cell.json", {**about, "seconds": round(seconds, 2)})
-    if not keep_models:
-        _lighten(folder)
+    _lighten(folder, keep)
     shown = f"OS {100 * results['os']:.1f}" if results.get("os") is not None else "no labels"
     return None, f"{shown}  {seconds:.0f} s"
 
 
-def _lighten(folder: Path) -> None:
-    for name in _HEAVY:
+def _lighten(folder: Path, keep: Sequence[str]) -> None:
+    for name in set(_HEAVY) - set(keep):
         path = folder / name
         if path.is_dir():
             shutil.rmtree(path)

@@ -39,6 +39,7 @@ def run(script: str, arguments: Sequence[str], download: bool = True, scenario: 
     sys.stdout = cast(TextIO, _Unclosable(sys.stdout))
     try:
         register()
+        compat.timm_or_stand_in()
         if "fork" in multiprocessing.get_all_start_methods():
             # a worker that is not a copy of this process would import tllib anew, without the names supplied here
             multiprocessing.set_start_method("fork", force=True)

@@ -1,6 +1,7 @@
 """From images to the files of frozen features that ``data="features"`` reads."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Callable, List, NamedTuple, Optional, Sequence, Tuple, Union, cast
 
@@ -11,26 +12,35 @@ from torch import nn
 from tllib_ext import errors
 from tllib_ext.errors import UserError
 from tllib_ext.io import atomic_path
+from tllib_ext.split import LabelSplit
 from tllib_ext.training.config import RunConfig
 from tllib_ext.training.device import pick_device
 from tllib_ext.training.domain import Domain
+from tllib_ext.training.frozen import Sizes, frozen_features
 from tllib_ext.training.inputs import fetch_inputs
 from tllib_ext.training.predict import features_of
 from tllib_ext.training.resolve import with_image_size
 from tllib_ext.training.saved_run import load_run
 from tllib_ext.typing import PathLike
-from tllib_ext.vision.datasets import DATASETS
 from tllib_ext.vision.datasets.builder import Data, DataRequest, DatasetBuilder
 from tllib_ext.vision.datasets.catalog import recognise
+from tllib_ext.vision.datasets.folders import FolderData
 from tllib_ext.vision.datasets.given import as_image_list
+from tllib_ext.vision.datasets.imagelist import ImageFolder
+from tllib_ext.vision.datasets.own import dataset_builder
 from tllib_ext.vision.datasets.pixels import LazyPixels
 from tllib_ext.vision.datasets.types import ImageListLike
+from tllib_ext.vision.models import BACKBONES
 from tllib_ext.vision.models.backbones import build_backbone
 from tllib_ext.vision.models.given import GivenBackbone
 from tllib_ext.vision.models.inputs import check_image_size, image_input, resize_before_crop
 from tllib_ext.vision.transforms import Augment
 
 __all__ = ["Arrays", "extract_features", "image_features", "write_features"]
+
+
+#: of a domain by itself, whose label sets play no part
+_ANY_SPLIT = LabelSplit(("first", "second"))
 
 
 class _Images:
@@ -69,7 +79,7 @@ def write_features(
     """Write ``out/<domain>.npz`` for every domain of a data folder: features of the centre crop, labels, classes, paths.
 
     Args:
-        config (RunConfig): ``root``, ``data``, ``arch``, ``weights``, ``image_size``, ``batch_size``, ``device``, ``workers``
+        config (RunConfig): ``root``, ``data``, ``arch``, ``weights``, ``image_size``, ``device``, ``workers``
         out (str): folder, made if it is absent
         overwrite (bool): replace files that exist
         say (callable): prints a line per domain
@@ -79,13 +89,13 @@ def write_features(
         the files
     """
     name = recognise(config.root) if config.data == "auto" else config.data
-    builder = DATASETS.get(name)
+    builder = dataset_builder(name)
     if name == "features" or not isinstance(builder, DatasetBuilder):
         raise UserError(f"data={name!r}: expected a folder of images whose domains are known")
     fetch_inputs(config, task=False)
     request = DataRequest(name, config.root, allow_outside=config.allow_outside)
     root = builder.folder(config.root, name, config.download)
-    domains = builder.domains(root)
+    root, domains = _domains(builder, root)
     files = [Path(out) / f"{domain}.npz" for domain in domains]
     present = [file for file in files if file.exists()]
     if present and not overwrite:
@@ -179,16 +189,39 @@ def _of_run(folder: PathLike, config: RunConfig) -> _Network:
     return _Network(run.features(), f"the run {folder}", run.mean, run.std, (run.crop, run.resize))
 
 
+class _Square(NamedTuple):
+    resize: int
+    crop: int
+
+
 def _extract(network: _Network, images: _Images, crop: int, resize: int, config: RunConfig, title: str) -> np.ndarray:
-    """Features of the centre crops."""
+    """Features of the centre crops; of a backbone by name from the cache that runs with a frozen backbone use too."""
     check_image_size(network.module, crop)
     augment = Augment(crop, mean=network.mean, std=network.std)
     domain = Domain(images, pick_device(config.device), LazyPixels(images, resize, config.workers), augment)
+    if network.name in BACKBONES:
+        config, frozen = replace(config, arch=network.name), network.module.requires_grad_(False)
+        return frozen_features(config, _Square(resize, crop), domain, frozen, title)
     return features_of(network.module, domain, config.batch_size, title).numpy()
+
+
+def _domains(builder: DatasetBuilder, root: str) -> Tuple[str, Sequence[str]]:
+    """The folder of the domains and their names; a folder of class folders, or of images alone, is one domain itself."""
+    if isinstance(builder, FolderData):
+        folders = sorted(entry.path for entry in os.scandir(root) if entry.is_dir() and not entry.name.startswith("."))
+        if not any(entry.is_dir() for folder in folders for entry in os.scandir(folder)):  # classes, not domains
+            parent, name = os.path.split(os.path.abspath(root))
+            return parent, [name]
+        if len(folders) == 1:
+            return root, [os.path.basename(folders[0])]
+    return root, builder.domains(root)
 
 
 def _open(builder: DatasetBuilder, root: str, domain: str, domains: Sequence[str], request: DataRequest) -> Data:
     """The data with ``domain`` as its target; the source is any that can be one, ``domain`` itself if it is labelled."""
+    if isinstance(builder, FolderData):  # which may be a single domain, or an unlabelled one
+        images = ImageFolder(os.path.join(root, domain))
+        return Data(request.name, domain, domain, images, images, _ANY_SPLIT, notes=[images.note] if images.note else [])
     problem: Optional[UserError] = None
     for source in (domain, *domains):
         try:

@@ -4,7 +4,7 @@ import hashlib
 import shutil
 from contextlib import nullcontext
 from pathlib import Path
-from typing import ContextManager, Dict, Iterator, List, Optional, Sequence, Tuple, cast
+from typing import ContextManager, Dict, Iterator, List, Optional, Protocol, Sequence, Tuple, cast
 
 import numpy as np
 import torch
@@ -19,22 +19,34 @@ from tllib_ext.modules.heads import FeatureBottleneck
 from tllib_ext.training.config import RunConfig
 from tllib_ext.training.domain import Domain, ahead
 from tllib_ext.training.predict import features_of
+from tllib_ext.vision.datasets import DATASETS
 from tllib_ext.vision.datasets.builder import Data
 from tllib_ext.vision.datasets.cache import files_digest, read_cached, state_digest, write_cached
 from tllib_ext.vision.datasets.given import OBJECTS
 from tllib_ext.vision.datasets.maps import MapFile, StoredMaps
 from tllib_ext.vision.models.given import OBJECT
+from tllib_ext.vision.models import BACKBONES
 from tllib_ext.vision.models.inputs import image_input
 from tllib_ext.vision.models.stages import ALL, HEAD, Below, cut
 from tllib_ext.vision.transforms import MEAN, STD
 
-__all__ = ["FROZEN_BATCH", "RAM_LIMIT", "DISK_LIMIT", "frozen_features", "frozen_part", "identified_by_files",
+__all__ = ["FROZEN_BATCH", "RAM_LIMIT", "DISK_LIMIT", "Sizes", "frozen_features", "frozen_part", "identified_by_files",
            "normalisation", "room_for", "trained_part", "use_frozen"]  # fmt: skip
 
 #: ``cache="auto"`` keeps what takes less than the first size in memory, less than the second on disk.
 RAM_LIMIT, DISK_LIMIT = 1 << 30, 16 << 30
 #: images per forward pass of the frozen part, the same everywhere: the same sums in the same order.
 FROZEN_BATCH = 64
+
+
+class Sizes(Protocol):
+    """Sides of the images of a data set."""
+
+    @property
+    def resize(self) -> int: ...
+
+    @property
+    def crop(self) -> int: ...
 
 
 def normalisation(config: RunConfig) -> Dict[str, Tuple[float, ...]]:
@@ -46,9 +58,10 @@ def normalisation(config: RunConfig) -> Dict[str, Tuple[float, ...]]:
 def identified_by_files(config: RunConfig) -> bool:
     """Whether the names of the files and of the backbone tell what is computed, so that a cache on disk may keep it.
 
-    Of objects they do not: a list has a loader of its own, a module its own forward pass.
+    Of objects and of code of the user's they do not: a list has a loader of its own, a module its own forward pass.
     """
-    return config.data != OBJECTS and not str(config.arch).startswith(OBJECT)
+    own = DATASETS.is_import_path(config.data) or BACKBONES.is_import_path(str(config.arch))
+    return config.data != OBJECTS and not str(config.arch).startswith(OBJECT) and not own
 
 
 def room_for(size: int, folder: Path) -> bool:
@@ -92,7 +105,7 @@ def use_frozen(config: RunConfig, data: Data, domains: Sequence[Tuple[Domain, st
         domain.use_features(torch.from_numpy(frozen_features(config, data, domain, frozen, name)))
 
 
-def frozen_features(config: RunConfig, data: Data, domain: Domain, frozen: nn.Module, name: str) -> np.ndarray:
+def frozen_features(config: RunConfig, data: Sizes, domain: Domain, frozen: nn.Module, name: str) -> np.ndarray:
     """Features of the centre crops of a domain by a frozen backbone, from the cache on disk where they are."""
     if not identified_by_files(config):
         return features_of(frozen, domain, FROZEN_BATCH, f"features of {name}").numpy()

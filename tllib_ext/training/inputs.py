@@ -3,10 +3,10 @@
 from typing import List, Optional
 
 from tllib_ext.training.config import RunConfig
-from tllib_ext.vision.datasets import DATASETS
 from tllib_ext.vision.datasets.builder import DataRequest, DatasetBuilder
 from tllib_ext.vision.datasets.catalog import recognise
 from tllib_ext.vision.datasets.folders import FeatureData
+from tllib_ext.vision.datasets.own import dataset_builder
 from tllib_ext.vision.fetch import Needed, provide
 from tllib_ext.vision.models import BACKBONES
 from tllib_ext.vision.models.providers import NamedBackbone
@@ -24,7 +24,7 @@ def fetch_inputs(config: RunConfig, task: bool = True, weights_alone: bool = Fal
             after the data have been checked. Default: False
     """
     name = recognise(config.root) if config.data == "auto" else config.data
-    builder = DATASETS.get(name)
+    builder = dataset_builder(name)
     if not isinstance(builder, DatasetBuilder) or isinstance(builder, FeatureData):
         return
     needed: List[Needed] = []

@@ -22,6 +22,8 @@ from tllib_ext.training.objects import given_network
 from tllib_ext.training.predict import prediction_of_arrays
 from tllib_ext.typing import Record
 from tllib_ext.vision.image_inputs import ImageInputs, batched_pixels
+from tllib_ext.vision.models import BACKBONES
+from tllib_ext.vision.models.given import OBJECT
 from tllib_ext.vision.models.stages import ALL
 from tllib_ext.vision.transforms import MEAN, STD, Augment
 
@@ -109,8 +111,9 @@ class _Stacked(nn.Sequential):
 
 
 def load_run(
-    folder: Union[str, Path], device: Union[str, torch.device] = "cpu", backbone: Optional[nn.Module] = None
-) -> SavedRun:
+    folder: Union[str, Path], device: Union[str, torch.device] = "cpu", backbone: Optional[nn.Module] = None,
+    import_code: bool = False,
+) -> SavedRun:  # fmt: skip
     """Build the method of a run folder and give it the saved weights.
 
     Args:
@@ -120,7 +123,8 @@ def load_run(
             layers, whose weights do not matter
 
     A folder without a model, a model of another version or one that was trained on features without images is a
-    :class:`~tllib_ext.errors.UserError`.
+    :class:`~tllib_ext.errors.UserError`. A file does not choose code to import: a method or backbone of your own,
+    ``package.module:name``, needs ``import_code=True``.
     """
     folder, device = Path(folder), torch.device(device)
     if not folder.is_dir():
@@ -139,8 +143,9 @@ def load_run(
         for name, count in counts.items():
             if type(count) is int and count > _WIDEST:
                 raise ValueError(f"{name}={count}: expected at most {_WIDEST}")
+        _check_code(metadata, folder, import_code)
         trained, frozen = _networks(metadata, frozen_tensors, crop, folder, backbone)
-        cls = METHODS.get(metadata["method"], import_paths=False)
+        cls = METHODS.get(metadata["method"], import_code)
         method = cls(trained, split, cls.Hparams.parse(metadata["hparams"]))
     except UserError:
         raise
@@ -154,6 +159,14 @@ def load_run(
         files = AnswerFiles(folder, ended=False)
         answered = files.answered(files.answers)
     return SavedRun(method, frozen, split, resize, crop, device, image.get("mean", MEAN), image.get("std", STD), answered)
+
+
+def _check_code(metadata: Record, folder: Path, import_code: bool) -> None:
+    for kind, registry in (("method", METHODS), ("arch", BACKBONES)):
+        name = str(metadata[kind])
+        if not import_code and not name.startswith(OBJECT) and registry.is_import_path(name):
+            remedy = "allow it to be imported (import_code=True, --import-code)"
+            raise UserError(f"the run in {folder} needs code of yours, {kind} {name}: {remedy}")
 
 
 def _networks(

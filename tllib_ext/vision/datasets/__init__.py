@@ -23,7 +23,11 @@ DATASETS: "Registry[Callable[[DataRequest], Data]]" = Registry(
         "folder": ("tllib_ext.vision.datasets.folders:folder", "your own images: DIR/<domain>/<class>/<image>"),
         "features": ("tllib_ext.vision.datasets.folders:features", "your own features: DIR/<domain>.npz"),
     },
-    forms={"auto": "recognised from the files (default)"},
+    import_paths=True,
+    forms={
+        "auto": "recognised from the files (default)",
+        "package.module:Class": "your own: a DatasetBuilder, or a class of image lists, Class(root, task) or Class(folder)",
+    },
 )
 DATASETS.register_prefix(
     "tllib",

@@ -7,6 +7,7 @@ from tllib_ext.errors import UserError
 from tllib_ext.vision.datasets import DATASETS
 from tllib_ext.vision.datasets.builder import Data, DataRequest, DatasetBuilder
 from tllib_ext.vision.datasets.downloads import lacking_data, named_like
+from tllib_ext.vision.datasets.own import dataset_builder
 
 __all__ = ["open_data", "recognise"]
 
@@ -28,7 +29,7 @@ def open_data(
         allow_outside (bool): let a list file name images outside of ``root``
     """
     name = recognise(root) if name == "auto" else name
-    data = DATASETS.get(name)(DataRequest(name, root, source, target, download, allow_outside))
+    data = dataset_builder(name)(DataRequest(name, root, source, target, download, allow_outside))
     if split is not None:
         data.split = data.split_of(split)
     for note in data.notes:

@@ -93,7 +93,7 @@ def _draw(root: Path, seed: int, progress: bool) -> None:
     """Pictures and image lists of the three domains."""
     (root / "image_list").mkdir()
     total = len(DOMAINS) * len(CLASSES) * PER_CLASS
-    with tqdm(total=total, desc="drawing Glyphs", unit="image", disable=not progress) as bar:
+    with tqdm(total=total, desc="drawing Glyphs", unit="image", disable=None if progress else True) as bar:
         for number, domain in enumerate(DOMAINS.values()):
             lines: List[str] = []
             for label, (name, char) in enumerate(zip(CLASSES, CHARACTERS)):

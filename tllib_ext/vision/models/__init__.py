@@ -34,6 +34,8 @@ BACKBONES: "Registry[Callable[[bool, bool], BackboneLike]]" = Registry(
         **{name: (f"torchvision:{name}", f"{text} (torchvision)") for name, text in TORCHVISION.items()},
         **{name: (timm_name, f"{text} (timm)") for name, (timm_name, _, text) in SHORTCUTS.items()},
     },
+    import_paths=True,
+    forms={"package.module:function": "your own: returns a module with out_features; may take pretrained"},
 )
 BACKBONES.register_prefix("tllib", "tllib_ext.vision.models.providers:from_tllib", "any of tllib.vision.models")
 BACKBONES.register_prefix("timm", "tllib_ext.vision.models.providers:from_timm", "any of timm.list_models()")

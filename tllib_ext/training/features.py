@@ -11,12 +11,13 @@ from torch import nn
 
 from tllib_ext import errors
 from tllib_ext.errors import UserError
+from tllib_ext.images import load_image
 from tllib_ext.io import atomic_path
 from tllib_ext.split import LabelSplit
 from tllib_ext.training.config import RunConfig
 from tllib_ext.training.device import pick_device
 from tllib_ext.training.domain import Domain
-from tllib_ext.training.frozen import Sizes, frozen_features
+from tllib_ext.training.frozen import frozen_features
 from tllib_ext.training.inputs import fetch_inputs
 from tllib_ext.training.predict import features_of
 from tllib_ext.training.resolve import with_image_size
@@ -199,7 +200,7 @@ def _extract(network: _Network, images: _Images, crop: int, resize: int, config:
     check_image_size(network.module, crop)
     augment = Augment(crop, mean=network.mean, std=network.std)
     domain = Domain(images, pick_device(config.device), LazyPixels(images, resize, config.workers), augment)
-    if network.name in BACKBONES:
+    if network.name in BACKBONES and images.loader is load_image:  # another loader may make anything of a file
         config, frozen = replace(config, arch=network.name), network.module.requires_grad_(False)
         return frozen_features(config, _Square(resize, crop), domain, frozen, title)
     return features_of(network.module, domain, config.batch_size, title).numpy()

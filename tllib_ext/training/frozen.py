@@ -24,8 +24,8 @@ from tllib_ext.vision.datasets.builder import Data
 from tllib_ext.vision.datasets.cache import files_digest, read_cached, state_digest, write_cached
 from tllib_ext.vision.datasets.given import OBJECTS
 from tllib_ext.vision.datasets.maps import MapFile, StoredMaps
-from tllib_ext.vision.models.given import OBJECT
 from tllib_ext.vision.models import BACKBONES
+from tllib_ext.vision.models.given import OBJECT
 from tllib_ext.vision.models.inputs import image_input
 from tllib_ext.vision.models.stages import ALL, HEAD, Below, cut
 from tllib_ext.vision.transforms import MEAN, STD

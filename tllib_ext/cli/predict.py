@@ -62,7 +62,7 @@ def main(argv: Optional[Sequence[str]] = None, prog: str = "tllib-ext predict") 
     from tllib_ext.training.image_files import find_images, predict_files
     from tllib_ext.training.saved_run import load_run
 
-    run = load_run(args.run, pick_device(args.device), args.import_code)
+    run = load_run(args.run, pick_device(args.device), import_code=args.import_code)
     files = find_images(args.images)
     if not files:
         raise UserError(f"no image in {', '.join(args.images)}")

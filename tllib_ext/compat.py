@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Callable, Iterator, List, Optional, TypeVar
+from typing import Any, Callable, Iterator, List, NoReturn, Optional, TypeVar
 
 from tllib_ext.errors import UserError
 

@@ -286,6 +286,7 @@ EXAMPLES = {
             logger, (source, target), val, num_classes = start(args)
             net = Classifier(utils.models.__dict__[args.arch](pretrained=not args.scratch), num_classes)
             optimizer = torch.optim.SGD(net.parameters(), 0.1)
+            print("target labels in training:", sorted(set(next(target)[1].tolist())))
             for _ in range(args.iters_per_epoch):
                 x, y = next(source)
                 optimizer.zero_grad(); F.cross_entropy(net.train()(x)[0], y).backward(); optimizer.step()
@@ -331,6 +332,7 @@ EXAMPLES = {
             args = arguments()
             logger, (source, target), val, num_classes = start(args)
             net = ImageClassifier(utils.models.__dict__[args.arch](pretrained=not args.scratch), num_classes).eval()
+            print("target labels in training:", sorted(set(next(target)[1].tolist())))
             print("classes", num_classes, "unknown", sum(y.eq(num_classes - 1).sum().item() for _, y in val))
             end(args, logger, net.state_dict(), net.load_state_dict)
     """,

@@ -184,6 +184,7 @@ def run_on_noise(scripts, name, office31, log, *words, flags=NOISE):
 def test_a_closed_set_script_on_the_noisy_universal_setting(scripts, office31, tmp_path):
     """20 outputs, 20 x 3 source images, 21 x 3 target images of which tllib's validation sees the label of the known ones."""
     printed, records = run_on_noise(scripts, "image_classification/erm", office31, tmp_path, "--best")
+    assert "target labels in training: [-100]" in printed
     assert "classes 20 validated on 30 labelled images of 63" in printed and "test_acc1 = 0.0" in printed
     assert [record["row"] for record in records] == ["erm (entropy)", "erm (target-model)"]
     for record in records:
@@ -232,7 +233,7 @@ def test_two_heads(scripts, office31, tmp_path):
 @pytest.mark.slow
 def test_an_open_set_script_with_a_class_for_unknown(scripts, office31, tmp_path):
     printed, records = run_on_noise(scripts, "openset_domain_adaptation/osbp", office31, tmp_path)
-    assert "classes 21 unknown 33" in printed
+    assert "classes 21 unknown 33" in printed and "target labels in training: [-100]" in printed
     assert [record["row"] for record in records] == ["osbp (entropy)", "osbp (target-model)", "osbp (own class)"]
     assert len({record["auroc"] for record in records}) == 3
 

@@ -21,6 +21,7 @@ ELSEWHERE = {
     "python -m pytest": "it is what runs this",
     "python -m pytest -m slow -s tests/methods/test_authors_loop.py": "needs the authors' code; a test itself",
     "PYTHONPATH=$TLLIB_EXT_REAL_TLLIB python -m pytest -s tests/methods/test_tllib_loops.py": "needs tllib; a test itself",
+    "python -m pytest -m slow -s tests/bridge/test_launcher.py -k noisy_universal_setting": "needs tllib; a test itself",
     "export TLLIB_EXT_REAL_DIVOPT=…/Divergence-Optimization TLLIB_EXT_REAL_TLLIB=…/Transfer-Learning-Library": "sets paths",
     "pytest tests/methods/test_method_sweep.py -k smoothing": "test_new_method.py follows CONTRIBUTING.md",
     "python examples/noisy_unida.py -m smoothing": "test_new_method.py follows CONTRIBUTING.md",

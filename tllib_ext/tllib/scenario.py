@@ -164,8 +164,11 @@ class _DataSet:
         if role == "source":
             self.record.sources.append(dataset)
         else:
+            training = len(self.record.targets) < len(listed(arguments.target))  # tllib makes the training lists first
             self.record.targets.append(dataset)
-            if scenario.universal and not unknown_class:  # the script's classifier has no output for unknown
+            if training:  # no method sees target labels
+                dataset.target_transform = _KnownOnly(0)
+            elif scenario.universal and not unknown_class:  # the script's classifier has no output for unknown
                 dataset.target_transform = _KnownOnly(dataset.label_split.num_source)
         if scenario.universal:  # tllib's partial scripts ask which classes the target has
             shared = dataset.label_split.shared_labels
@@ -190,7 +193,7 @@ class _DataSet:
 
 
 class _KnownOnly:
-    """The label of a known class as it is, :data:`IGNORED` for unknown."""
+    """The first labels as they are, :data:`IGNORED` for all others."""
 
     def __init__(self, num_known: int):
         self.num_known = num_known

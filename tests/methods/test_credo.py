@@ -115,6 +115,31 @@ def test_the_source_loss_longhand():
     assert said["kept"].item() == pytest.approx(len(keep) / len(each))
 
 
+@pytest.mark.parametrize("step", [0, 50])
+def test_the_audit_gets_the_losses_of_the_given_labels(step):
+    """Whatever is learnt: a corrected label has a small loss, and would hide the wrong one from suspects.csv."""
+    given = noisy()
+    method = credo(given)
+    method.train()
+    source, target = batches(given)
+    assert (method.labels[source.index] != source.y).any()
+    rows = []
+    method.audit = type("Audit", (), {"add": lambda self, *row: rows.append(row)})()
+    play = SGDPlayers(method.players(), total_steps=100)
+    play.begin(step)
+    method.heads.normalise_rows()
+    logits = [head.detach() for head in method.heads(method.backbone(source.x))]
+    method.update(source, target, step, play)
+    ((index, losses, seen),) = rows
+    p, q = (head.softmax(1) for head in logits)
+    picked = torch.arange(len(source.y))
+    expected = -p[picked, source.y].log() - q[picked, source.y].log()
+    if step:  # after the warm-up with the divergence
+        expected = expected + method.selection.lam * (p * (p / q).log() + q * (q / p).log()).sum(1)
+    assert torch.equal(index, source.index) and torch.allclose(losses, expected, rtol=1e-4)
+    assert all(torch.allclose(a, b) for a, b in zip(seen, logits)) and not losses.requires_grad
+
+
 def test_with_clean_labels_and_without_a_target_model_step_a_is_the_papers():
     ends = []
     for method in (credo(TRUE), credo(TRUE, Divergence, DivergenceHparams(ablate="no_minimax"))):

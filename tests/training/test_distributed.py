@@ -13,7 +13,7 @@ from conftest import ROOT, without_refused
 from together import Together, free_port
 from torch import nn
 
-from tllib_ext.alignment.divergence import pooled_small_loss
+from tllib_ext.alignment.divergence import HeadMinimax, SmallLossSelection, TargetSeparation, pooled_small_loss
 from tllib_ext.cli.parser import Parser, add_run_arguments, parse_run
 from tllib_ext.distributed import gather_rows, pooled_any, pooled_mean, rank, world_size
 from tllib_ext.methods import METHODS
@@ -116,6 +116,26 @@ def pooled():
     small = pooled_small_loss(values * torch.tensor([1.0, -1.0, 1.0, -1.0]), 0.5)
     everyone = gather_rows(values)
     return mean.item() / world_size(), grad.tolist(), nobody.item(), small.tolist(), pooled_any(mask).item(), everyone.tolist()
+
+
+def losses_of_the_paper():
+    """Value and gradient of the modules of Steps A to C on this process's share of eight samples."""
+    g = torch.Generator().manual_seed(0)
+    logits, labels = [2 * torch.randn(8, 5, generator=g) for _ in range(2)], torch.randint(5, (8,), generator=g)
+    share = 8 // world_size()
+    mine = slice(rank() * share, (rank() + 1) * share)
+    logits = [head[mine].requires_grad_() for head in logits]
+    minimax = HeadMinimax(3.0, over="selected")
+    values = [SmallLossSelection(0.25)(logits, labels[mine]), TargetSeparation(1.6, valid=2.0)(logits), minimax.apart(logits),
+              minimax.together(logits, minimax.known(logits))]  # fmt: skip
+    return [(value.item(), torch.autograd.grad(value, logits)[0].numpy()) for value in values]
+
+
+def test_the_modules_of_the_paper_average_over_the_global_batch():
+    alone = losses_of_the_paper()
+    for (value, grad), (a, of_a), (b, of_b) in zip(alone, *Together(2, losses_of_the_paper).results()):
+        assert (a + b) / 2 == pytest.approx(value, rel=1e-5)  # processes average their losses and gradients
+        np.testing.assert_allclose(np.concatenate([of_a, of_b]) / 2, grad, rtol=1e-5, atol=1e-6)
 
 
 def test_means_masks_and_selections_are_over_the_global_batch():

@@ -5,7 +5,7 @@ import math
 import shutil
 
 import pytest
-from test_page import make_run
+from made_run import make_run
 
 from tllib_ext.cli.select import select
 from tllib_ext.errors import UserError

@@ -33,14 +33,13 @@ from tllib_ext.training.frozen import (
 )
 from tllib_ext.training.memory import accumulate, checkpoint_activations
 from tllib_ext.training.objects import NO_OBJECTS, Objects
-from tllib_ext.training.resolve import Resolved, parse_hparams
+from tllib_ext.training.resolve import Resolved, parse_hparams, with_batch_that_fits
 from tllib_ext.typing import Record
 from tllib_ext.vision.datasets.builder import Data
 from tllib_ext.vision.datasets.labels_file import GivenLabels
 from tllib_ext.vision.datasets.noisy import NoisyLabels, uses_features
 from tllib_ext.vision.datasets.open_set import long_tail
 from tllib_ext.vision.datasets.pixels import bad_images, open_pixels, without_images
-from tllib_ext.vision.datasets.sampling import ShuffledBatches
 from tllib_ext.vision.datasets.types import PixelStore
 from tllib_ext.vision.datasets.universal import UniversalView
 from tllib_ext.vision.models.inputs import check_image_size
@@ -145,11 +144,7 @@ def build(given: RunConfig, objects: Objects = NO_OBJECTS) -> RunParts:
     if config.answers is not None and target_view.targets is None:
         raise UserError(f"answers={config.answers} simulates a person by the labels of {data.target_name}, which has none: train"
                         " without it, then tllib-ext ask asks you")  # fmt: skip
-    for name, size in ((data.source_name, len(noisy)), (data.target_name, len(target_view))):
-        try:
-            ShuffledBatches(size, config.batch_size * world_size())
-        except UserError as error:
-            raise UserError(f"{name}: {error}") from None
+    config = with_batch_that_fits(config, data, {data.source_name: len(noisy), data.target_name: len(target_view)})
     torch.manual_seed(config.seed)
     source, target, backbone, frozen = _inputs(config, data, noisy, target_view, device, objects)
     if config.backbone_norm == "fixed":

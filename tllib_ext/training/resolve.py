@@ -1,9 +1,11 @@
 """Defaults that depend on the data and the method of a run."""
 
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Any, Optional, cast
+from typing import TYPE_CHECKING, Any, Dict, Optional, cast
 
-from tllib_ext.distributed import world_size
+from tqdm import tqdm
+
+from tllib_ext.distributed import rank, world_size
 from tllib_ext.errors import UserError
 from tllib_ext.methods import METHODS
 from tllib_ext.split import LabelSplit
@@ -11,9 +13,19 @@ from tllib_ext.training.config import RunConfig
 from tllib_ext.typing import Record
 from tllib_ext.vision.datasets.builder import Data
 from tllib_ext.vision.datasets.catalog import open_data
+from tllib_ext.vision.datasets.sampling import ShuffledBatches
 from tllib_ext.vision.models.inputs import image_input, resize_before_crop
 
-__all__ = ["OF_TRAINING", "Resolved", "idle_settings", "resolve", "open_run_data", "with_image_size", "parse_hparams"]
+__all__ = [
+    "OF_TRAINING",
+    "Resolved",
+    "idle_settings",
+    "resolve",
+    "open_run_data",
+    "with_batch_that_fits",
+    "with_image_size",
+    "parse_hparams",
+]
 
 #: settings that mean nothing to a method without training.
 OF_TRAINING = ("lr", "lr_mult_backbone", "lr_warmup", "momentum", "weight_decay", "accumulate", "bottleneck_dim",
@@ -50,6 +62,22 @@ def with_image_size(data: Data, size: Optional[int], arch: Optional[str]) -> Dat
     if size is None and data.crop == Data.crop:
         size = image_input(arch).size
     return data if size in (None, data.crop) else replace(data, crop=size, resize=resize_before_crop(size))
+
+
+def with_batch_that_fits(config: Resolved, data: Data, sizes: Dict[str, int]) -> Resolved:
+    """``config``, of own folders with a batch that the smaller domain can fill; any other data must fill the given one."""
+    least = min(sizes.values()) // world_size()
+    if data.name == "folder" and 0 < least < config.batch_size:
+        if rank() == 0:
+            few = " and ".join(f"{name} has {size} images" for name, size in sizes.items() if size // world_size() == least)
+            tqdm.write(f"batches of {least} in place of {config.batch_size}: {few}")
+        config = replace(config, batch_size=least)
+    for name, size in sizes.items():
+        try:
+            ShuffledBatches(size, config.batch_size * world_size())
+        except UserError as error:
+            raise UserError(f"{name}: {error}") from None
+    return config
 
 
 def parse_hparams(config: RunConfig) -> Any:

@@ -16,16 +16,8 @@ from tllib_ext.vision.datasets.catalog import open_data
 from tllib_ext.vision.datasets.sampling import ShuffledBatches
 from tllib_ext.vision.models.inputs import image_input, resize_before_crop
 
-__all__ = [
-    "OF_TRAINING",
-    "Resolved",
-    "idle_settings",
-    "resolve",
-    "open_run_data",
-    "with_batch_that_fits",
-    "with_image_size",
-    "parse_hparams",
-]
+__all__ = ["OF_TRAINING", "Resolved", "idle_settings", "resolve", "open_run_data", "with_batch_that_fits", "with_image_size",
+           "parse_hparams"]  # fmt: skip
 
 #: settings that mean nothing to a method without training.
 OF_TRAINING = ("lr", "lr_mult_backbone", "lr_warmup", "momentum", "weight_decay", "accumulate", "bottleneck_dim",

@@ -32,7 +32,7 @@ ELSEWHERE = {
     "python -m tllib_ext.tllib Transfer-Learning-Library/examples/domain_adaptation/image_classification/dann.py "
     "data/office31 -d Office31 -s A -t D -a resnet18 --scratch --epochs 1": "bridge/test_launcher.py",
     "python -m tllib_ext.tllib --noise pair --rate 0.2 --universal PATH/dann.py data/office31 -d Office31 -s A -t D -a resnet18 "
-    "--scratch": "bridge/test_page.py",
+    "--scratch": "bridge/test_tllib_page.py",
     "python -m tllib_ext.tllib --noise pair --rate 0.2 --universal "
     "Transfer-Learning-Library/examples/domain_adaptation/image_classification/dann.py "
     "data/office31 -d Office31 -s A -t D -a resnet18 --scratch --epochs 1": "bridge/test_launcher.py",
@@ -201,7 +201,7 @@ def test_python_blocks_run(page, code, newcomer):
     if page.name == "CONTRIBUTING.md":
         pytest.skip("test_new_method.py follows it")
     if page.name == "tllib.md":
-        pytest.skip("bridge/test_page.py runs it, on a stand-in of tllib")
+        pytest.skip("bridge/test_tllib_page.py runs it, on a stand-in of tllib")
     if "cleanlab" in code:
         pytest.importorskip("cleanlab")
     rng = np.random.default_rng(0)

@@ -208,7 +208,7 @@ def stress(edits: int, seed: int, work: Path, keep: Optional[Path] = None) -> Di
                 bad.append({"edit": done, "command": name, "code": code, "seconds": round(seconds, 1), "last line": text[-300:]})
                 print(json.dumps(bad[-1]), flush=True)
                 if keep is not None:
-                    shutil.copytree(folder, keep / str(number), dirs_exist_ok=True, symlinks=True, ignore_dangling_symlinks=True)
+                    _keep(folder, keep / str(number))
     return {
         "edits": edits,
         "seed": seed,
@@ -216,6 +216,14 @@ def stress(edits: int, seed: int, work: Path, keep: Optional[Path] = None) -> Di
         "slowest, processor seconds": round(slowest, 1),
         "bad": bad,
     }
+
+
+def _keep(folder: Path, copy: Path) -> None:
+    """Copy what can be copied of a run folder."""
+    copy.mkdir(parents=True, exist_ok=True)
+    for file in folder.iterdir():
+        if file.is_file():
+            shutil.copy(file, copy)
 
 
 def main() -> int:

@@ -2,13 +2,16 @@
 
 import json
 import os
+import signal
+import threading
 import time
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tllib_ext.experiments import compare, pool
+from tllib_ext.experiments import compare, pool, worker
 from tllib_ext.experiments.grid import Cell
 from tllib_ext.experiments.runner import cell_config, check_cells, read_records, run_cell, state_of
 from tllib_ext.training.config import RunConfig
@@ -209,7 +212,7 @@ def _pretend(connection, out, keep, threads, parent):
 def processes(monkeypatch):
     """The workers that were started."""
     started, start = [], pool._start
-    monkeypatch.setattr(pool, "_serve", _pretend)
+    monkeypatch.setattr(pool, "serve", _pretend)
     monkeypatch.setattr(pool, "_start", lambda *args: started.append(start(*args)) or started[-1])
     return started
 
@@ -232,6 +235,29 @@ def test_an_interrupt_ends_the_workers(processes, tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         pool.run_cells([a_cell("long"), a_cell("short"), a_cell("never")], tmp_path, jobs=2)
     assert len(processes) == 2 and not any(process.is_alive() for process, _ in processes)
+
+
+def test_a_worker_does_not_outlive_its_parent():
+    """Whatever its main thread does: it hangs here, and does not hear signals."""
+    read, write = os.pipe()
+    parent = os.fork()
+    if not parent:
+        parent = os.getpid()
+        if not os.fork():
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            worker.PATIENCE = 0.1
+            threading.Thread(target=worker._watch, args=(parent,), daemon=True).start()
+            os.write(write, str(os.getpid()).encode())
+            time.sleep(60)
+        time.sleep(0.3)
+        os._exit(0)
+    left = int(os.read(read, 20))
+    os.waitpid(parent, 0)
+    deadline = time.monotonic() + 20
+    with suppress(OSError):  # it is gone
+        while Path(f"/proc/{left}/stat").read_text().split()[2] != "Z":
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
 
 
 def test_real_workers(run_example, feature_root, tmp_path):

@@ -1,9 +1,6 @@
 """Long-lived worker processes for the cells of a grid: torch is imported once per worker, not once per cell."""
 
 import os
-import signal
-import sys
-import threading
 import time
 from dataclasses import replace
 from multiprocessing import get_context
@@ -14,15 +11,12 @@ from typing import Dict, Iterator, List, Optional, Sequence, Tuple, cast
 
 from tqdm import tqdm
 
-from tllib_ext.errors import StopRequested, say
+from tllib_ext.errors import say
 from tllib_ext.experiments.grid import Cell
-from tllib_ext.experiments.runner import run_cell
+from tllib_ext.experiments.worker import PATIENCE, serve
 from tllib_ext.io import write_json
 
 __all__ = ["run_cells"]
-
-#: seconds a worker gets to finish its step and save it when the grid is stopped.
-PATIENCE = 30
 
 
 def run_cells(
@@ -96,7 +90,7 @@ def _start(out: Path, keep: Sequence[str], threads: int) -> Tuple[BaseProcess, C
     context = get_context("spawn")
     here, there = context.Pipe()
     # Not a daemon: it saves its cell's state before it ends.
-    process = context.Process(target=_serve, args=(there, out, keep, threads, os.getpid()))
+    process = context.Process(target=serve, args=(there, out, keep, threads, os.getpid()))
     # Read by the libraries when they are first imported: must be set before the process starts.
     names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
     before = {name: os.environ.get(name) for name in names}
@@ -111,28 +105,3 @@ def _start(out: Path, keep: Sequence[str], threads: int) -> Tuple[BaseProcess, C
                 os.environ[name] = value
     there.close()
     return process, here
-
-
-def _serve(connection: Connection, out: Path, keep: Sequence[str], threads: int, parent: int) -> None:
-    """A worker process: receive cells, send (error, line), until the connection is closed."""
-    os.setpgrp()  # Ctrl-C in the terminal is the parent's; it ends us with one SIGTERM, the run's signal to save
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    threading.Thread(target=_watch, args=(parent,), daemon=True).start()
-    import torch
-
-    from tllib_ext.training.allocator import keep_freed_memory
-
-    torch.set_num_threads(threads)
-    keep_freed_memory()
-    try:
-        while True:
-            connection.send(run_cell(connection.recv(), out, keep))
-    except (EOFError, OSError, StopRequested):
-        return
-
-
-def _watch(parent: int) -> None:
-    """A parent that was killed cannot tell its workers: end as if it had."""
-    while os.getppid() == parent:
-        time.sleep(1)
-    os.kill(os.getpid(), signal.SIGTERM)

@@ -4,7 +4,7 @@ import hashlib
 import os
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, List, Optional, Tuple, cast
+from typing import List, Optional, Tuple, cast
 
 import torch
 from torch import nn
@@ -40,7 +40,7 @@ from tllib_ext.vision.datasets.labels_file import GivenLabels
 from tllib_ext.vision.datasets.noisy import NoisyLabels, uses_features
 from tllib_ext.vision.datasets.open_set import long_tail
 from tllib_ext.vision.datasets.pixels import bad_images, open_pixels, without_images
-from tllib_ext.vision.datasets.types import PixelStore
+from tllib_ext.vision.datasets.types import ImageView, PixelStore, View
 from tllib_ext.vision.datasets.universal import UniversalView
 from tllib_ext.vision.models.inputs import check_image_size
 from tllib_ext.vision.models.stages import ALL, HEAD
@@ -98,7 +98,7 @@ class RunParts:
         return {key: record[key] for key in keys if key in record}
 
 
-def _digest(view: Any, root: Optional[str]) -> str:
+def _digest(view: View, root: Optional[str]) -> str:
     """Names and given labels of a list, whatever its folder: a run continues only on the list it began with."""
     text = "\n".join(f"{path.removeprefix(root or '')} {label}" for path, label in view.samples)
     return f"{len(view)} {hashlib.sha256(text.encode('utf-8', 'surrogatepass')).hexdigest()[:16]}"
@@ -251,7 +251,7 @@ def _bottleneck(width: int, config: RunConfig) -> FeatureBottleneck:
     return FeatureBottleneck(width, config.bottleneck_dim, config.bottleneck_norm, config.bottleneck_lr_mult)
 
 
-def _images(config: RunConfig, data: Data, view: Any, number: int) -> Tuple[PixelStore, Augment]:
+def _images(config: RunConfig, data: Data, view: ImageView, number: int) -> Tuple[PixelStore, Augment]:
     folder = cache_dir() / "pixels"
     mode = _cache_mode(config, (len(data.source) + len(data.target)) * data.resize**2 * 3, folder)
     name = (data.source_name, data.target_name)[number]

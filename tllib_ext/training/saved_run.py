@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Dict, List, Optional, Sequence, Union, cast
+from typing import Dict, List, Optional, Sequence, Tuple, Union, cast
 
 import numpy as np
 import torch
@@ -171,7 +171,7 @@ def _check_code(metadata: Record, folder: Path, import_code: bool) -> None:
 
 def _networks(
     metadata: Record, frozen_tensors: Dict[str, Tensor], crop: int, folder: Path, given: Optional[nn.Module] = None
-) -> Any:
+) -> Tuple[nn.Module, Optional[nn.Module]]:
     """What the method trained, and the frozen part of the backbone under it or None."""
     backbone, stage = given_network(metadata, given, folder), metadata["train_from"]
     backbone.to(memory_format=torch.channels_last)  # type: ignore[call-overload]

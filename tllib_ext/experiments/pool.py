@@ -84,6 +84,7 @@ def _stop(busy: Sequence[BaseProcess], idle: Sequence[Tuple[BaseProcess, Connect
         process.join(max(0.1, end - time.monotonic()))
         if process.is_alive():
             process.kill()
+            process.join()
 
 
 def _start(out: Path, keep: Sequence[str], threads: int) -> Tuple[BaseProcess, Connection]:

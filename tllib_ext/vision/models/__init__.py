@@ -20,6 +20,19 @@ TORCHVISION = {
 SHORTCUTS: Dict[str, Tuple[str, Optional[int], str]] = {
     "dinov2-small": ("timm:vit_small_patch14_dinov2", 224, "DINOv2 ViT-S/14"),  # its paper evaluates at 224, timm has 518
     "dinov2-base": ("timm:vit_base_patch14_dinov2", 224, "DINOv2 ViT-B/14"),
+    "dinov2-large": ("timm:vit_large_patch14_dinov2", 224, "DINOv2 ViT-L/14"),
+    "dinov3-small": ("timm:vit_small_patch16_dinov3.lvd1689m", None, "DINOv3 ViT-S/16"),
+    "dinov3-base": ("timm:vit_base_patch16_dinov3.lvd1689m", None, "DINOv3 ViT-B/16"),
+    "dinov3-large": ("timm:vit_large_patch16_dinov3.lvd1689m", None, "DINOv3 ViT-L/16"),
+    "dinov3-convnext-tiny": ("timm:convnext_tiny.dinov3_lvd1689m", None, "DINOv3 ConvNeXt-T"),
+    "clip-base32": ("timm:vit_base_patch32_clip_quickgelu_224.openai", None, "image tower of CLIP ViT-B/32"),
+    "clip-base": ("timm:vit_base_patch16_clip_quickgelu_224.openai", None, "image tower of CLIP ViT-B/16"),
+    "clip-large": ("timm:vit_large_patch14_clip_quickgelu_224.openai", None, "image tower of CLIP ViT-L/14"),
+    "siglip2-base": ("timm:vit_base_patch16_siglip_224.v2_webli", None, "image tower of SigLIP 2 ViT-B/16"),
+    "siglip2-large": ("timm:vit_large_patch16_siglip_256.v2_webli", None, "image tower of SigLIP 2 ViT-L/16"),
+    "convnextv2-nano": ("timm:convnextv2_nano.fcmae_ft_in22k_in1k", None, "ConvNeXt V2-N"),
+    "convnextv2-tiny": ("timm:convnextv2_tiny.fcmae_ft_in22k_in1k", None, "ConvNeXt V2-T"),
+    "convnextv2-base": ("timm:convnextv2_base.fcmae_ft_in22k_in1k", None, "ConvNeXt V2-B"),
     "vit-small": ("timm:vit_small_patch16_224", None, "ViT-S/16, ImageNet-21k"),
     "convnext-tiny": ("timm:convnext_tiny", None, "ConvNeXt-T"),
 }

@@ -140,7 +140,10 @@ def from_timm(name: str) -> NamedBackbone:
 def _timm_with(name: str) -> Any:
     """timm; an error if it has no network of that name."""
     timm = compat.timm()
-    if name not in timm.list_models():
+    plain, _, tag = name.partition(".")  # of the weights, vit_base_patch16_siglip_224.v2_webli
+    if tag and plain in timm.list_models() and name not in timm.list_pretrained(f"{plain}.*"):
+        raise UserError(f"unknown weights of 'timm:{plain}': {closest(name, timm.list_pretrained(f'{plain}.*'))[:300]}")
+    if plain not in timm.list_models():
         raise UserError(f"unknown backbone 'timm:{name}': {closest(name, timm.list_models())[:300]}")
     return timm
 

@@ -117,7 +117,8 @@ def newcomer(request, world, monkeypatch, tmp_path):
 def shrunk(command, words):
     """The words of the page and some that make the run short, on a CPU and without a network; a later flag wins."""
     features = "features" in words or "DIR" in words
-    own = [] if "--weights" in words else ["-a", "small_cnn"]
+    own = [] if "--weights" in words or "--run" in words else ["-a", "small_cnn"]
+    words = [{"layer4": "stages.2"}.get(word, word) for word in words]
     images = [] if features else [*own, "--image-size", "32", "-j", "0"]
     if command == "train":
         more = "" if "--list-hp" in words else "--steps 1 --device cpu --no-report --log runs/again --overwrite"

@@ -4,7 +4,7 @@
     {prog} data/office31 --out data/office31_dinov2 -a dinov2-small
     {prog} my_photos/labelled --out data/mine                one domain: a folder of class folders
     {prog} my_photos --out data/mine -a mobilenet_v2 --weights mobilenet_v2.pth
-    {prog} my_photos --out data/moved --run runs/my_run
+    {prog} my_photos --out data/moved --run runs/photos
     tllib-ext compare data/office31_resnet50 -d features --tasks A2D,W2A --noise pair:0.2
 
 Images are resized to squares, 8/7 of the side that the backbone expects, and their centre is cropped; nothing is random.

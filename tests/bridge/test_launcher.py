@@ -231,6 +231,18 @@ def test_two_heads(scripts, office31, tmp_path):
 
 
 @pytest.mark.slow
+def test_several_domains(scripts, office31, tmp_path):
+    """All sources have noise; all targets are evaluated, and none gives its labels to training."""
+    words = ["-s", "A", "W", "-t", "D"]
+    printed, records = run_on_noise(scripts, "image_classification/erm", office31, tmp_path, *words, "--best")
+    assert {record["task"] for record in records} == {"A+W2D"} and records[0]["num_images"] == 63
+    words = ["-s", "A", "-t", "D", "W"]
+    printed, records = run_on_noise(scripts, "image_classification/erm", office31, tmp_path / "two", *words, "--best")
+    assert {record["task"] for record in records} == {"A2D+W"} and records[0]["num_images"] == 126
+    assert "target labels in training: [-100]" in printed and "labelled images of 126" in printed
+
+
+@pytest.mark.slow
 def test_an_open_set_script_with_a_class_for_unknown(scripts, office31, tmp_path):
     printed, records = run_on_noise(scripts, "openset_domain_adaptation/osbp", office31, tmp_path)
     assert "classes 21 unknown 33" in printed and "target labels in training: [-100]" in printed

@@ -1,8 +1,8 @@
-"""The bridge to tllib: our data, label noise, label sets and backbones under tllib's names, and tllib's scripts on them.
+"""The bridge to tllib: our data, label noise, label sets and backbones in its registries and scripts.
 
-``register()`` fills tllib's registries, ``noisy`` and ``universal`` make data set classes as tllib's ``open_set`` and
-``partial`` do, ``python -m tllib_ext.tllib SCRIPT`` runs tllib's example scripts. Importing this package does nothing
-else: tllib is imported when it is needed.
+``register()`` fills tllib's registries, ``noisy`` and ``universal`` make data set classes as tllib's
+``open_set`` and ``partial`` do, ``python -m tllib_ext.tllib SCRIPT`` runs tllib's example scripts. Importing
+this package does nothing else: tllib is imported when it is needed.
 """
 
 from tllib_ext.tllib.factories import noisy, universal

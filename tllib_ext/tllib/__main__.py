@@ -1,4 +1,4 @@
-"""Run one of tllib's example scripts, unmodified, on current PyTorch and numpy, also with noisy labels and unknown classes.
+"""Run one of tllib's example scripts, unmodified, also with noisy labels and unknown classes.
 
     python -m tllib_ext.tllib [flags] SCRIPT [its arguments …]
 
@@ -16,17 +16,19 @@ flags, before SCRIPT:
     --universal       source: shared and source-private classes; target: shared classes and unknown ones
     --split a/b/c     shared/source private/target private classes, in place of the benchmark's; implies --universal
 
-tllib is taken from the Python path, or from the checkout that SCRIPT lies in. Its registries also get our data and
-backbones: ``-d Glyphs`` (domains print, hand, scene; drawn into the root at the first use), ``-d folder``
-(root/domain/class/image) and ``-a small_cnn`` or ``mobilenet_v2``. Glyphs and small_cnn are made for small pictures
-that are not mirrored:
+tllib is taken from the Python path, or from the checkout that SCRIPT lies in; what it needs and current
+PyTorch and numpy no longer have is supplied. Its registries also get our data and backbones: ``-d Glyphs``
+(domains print, hand, scene; drawn into the root at the first use), ``-d folder`` (root/domain/class/image)
+and ``-a small_cnn`` or ``mobilenet_v2``. Glyphs and small_cnn are made for small pictures that are not
+mirrored:
 
     … dann.py data/glyphs -d Glyphs -s print -t hand -a small_cnn --no-hflip \\
         --train-resizing res. --val-resizing res. --resize-size 32
 
-With --noise or --universal the last checkpoint (tllib's latest.pth, not its best on target labels) is evaluated at the
-end: unknown by the entropy rule, by the target model, and by the script's own class for it if it has one (osbp.py). The
-numbers are printed as ``tllib-ext compare`` prints them, and written to open_set.json in the script's --log folder.
+With --noise or --universal the last checkpoint (tllib's latest.pth, not its best on target labels) is
+evaluated at the end: unknown by the entropy rule, by the target model, and by the script's own class for it
+if it has one (osbp.py). The numbers are printed as ``tllib-ext compare`` prints them, and written to
+open_set.json in the script's --log folder.
 """
 
 import argparse

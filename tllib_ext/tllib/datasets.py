@@ -21,7 +21,8 @@ __all__ = ["GlyphsList", "FolderList", "dataset_class"]
 class GlyphsList:
     """What makes tllib's ``ImageList`` the Glyphs data set.
 
-    ``task`` is a domain by name, letter or beginning; ``download`` draws the pictures into ``root`` if they are not there.
+    ``task`` is a domain by name, letter or beginning; ``download`` draws the pictures into ``root`` if they
+    are not there.
     """
 
     CLASSES = list(glyphs.CLASSES)

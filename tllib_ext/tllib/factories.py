@@ -1,8 +1,8 @@
-"""Class factories in the form of tllib's ``open_set()`` and ``partial()``: label noise and universal label sets.
+"""Class factories in the form of tllib's ``open_set()``: label noise and universal label sets.
 
-Both keep what a script of tllib reads: ``samples``, ``targets``, ``classes``, ``class_to_idx``, ``num_classes``,
-``domains()``, ``image_list``. Their classes and instances can be pickled, so that loader processes work however they
-start; the classes of tllib's factories cannot.
+Both keep what a script of tllib reads: ``samples``, ``targets``, ``classes``, ``class_to_idx``,
+``num_classes``, ``domains()``, ``image_list``. Their classes and instances can be pickled, so that loader
+processes work however they start; the classes of tllib's factories cannot.
 """
 
 import importlib
@@ -103,8 +103,8 @@ def noisy(
     r"""Convert a data set into its version with wrong labels, drawn as by
     :class:`~tllib_ext.vision.datasets.noisy.NoisyLabels`.
 
-    Noise is drawn on the labels of the split: ``noisy(universal(C, "source"))`` and ``universal(noisy(C), "source")`` are
-    the same class. It belongs on the source; noise on a target is an error.
+    Noise is drawn on the labels of the split: ``noisy(universal(C, "source"))`` and
+    ``universal(noisy(C), "source")`` are the same class. It belongs on the source; noise on a target is an error.
 
     Args:
         dataset_class (class): with ``samples``, ``classes`` and ``loader``, e.g. tllib's ``Office31``
@@ -112,7 +112,8 @@ def noisy(
             Default: "pair"
         rate (float, optional): expected share of wrong labels. Default: 0.2
         seed (int, optional): of the draw alone. Default: 0
-        mode (str, optional): ``"iid"``, or ``"exact"`` for exactly round(rate x n) of each class. Default: "iid"
+        mode (str, optional): ``"iid"``, or ``"exact"`` for exactly round(rate x n) of each class. Default:
+            "iid"
         options: further arguments of the noise
 
     Examples::
@@ -120,10 +121,11 @@ def noisy(
         >>> class Pets:
         ...     loader = open
         ...     def __init__(self, root):
-        ...         self.samples, self.classes = [(f"{k}.png", k % 4) for k in range(400)], ["ant", "bee", "cat", "dog"]
+        ...         self.samples = [(f"{k}.png", k % 4) for k in range(400)]
+        ...         self.classes = ["ant", "bee", "cat", "dog"]
         >>> dataset = noisy(Pets, "pair", rate=0.25)("data/pets")
         >>> dataset.classes, dataset.is_flipped.mean().item()
-        (['ant', 'bee', 'cat', 'dog'], 0.2575)
+        (['ant', 'bee', 'cat', 'dog'], 0.23)
         >>> type(dataset).__name__, isinstance(dataset, Pets)
         ('NoisyPets', True)
     """
@@ -143,25 +145,26 @@ def with_noise(dataset_class: type, noise: Noise) -> type:
 def universal(dataset_class: type, role: str, split: Union[None, str, LabelSplit] = None, unknown_class: bool = False) -> type:
     r"""Convert a data set into the source or the target of universal label sets.
 
-    The source has the shared and the source-private classes, labels :math:`0..K-1`; the target has the shared classes and
-    the target-private ones, which are the one class ``"unknown"`` with label :math:`K`. Samples of all other classes are
-    left out.
+    The source has the shared and the source-private classes, labels :math:`0..K-1`; the target has the shared
+    classes and the target-private ones, which are the one class ``"unknown"`` with label :math:`K`. Samples
+    of all other classes are left out.
 
     Args:
         dataset_class (class): with ``samples``, ``classes`` and ``loader``, e.g. tllib's ``Office31``
         role (str): ``"source"`` or ``"target"``
-        split (LabelSplit or str, optional): shared/source private/target private classes, e.g. ``"10/10/11"`` in the
-            order of ``classes``, or a preset's name. Default: the benchmark's, for Office31, OfficeHome, VisDA2017 and
-            DomainNet
-        unknown_class (bool, optional): let the classes of the source end with "unknown" too, for a classifier with an
-            output for it, such as OSBP's. Default: False
+        split (LabelSplit or str, optional): shared/source private/target private classes, e.g. ``"10/10/11"``
+            in the order of ``classes``, or a preset's name. Default: the benchmark's, for Office31,
+            OfficeHome, VisDA2017 and DomainNet
+        unknown_class (bool, optional): let the classes of the source end with "unknown" too, for a classifier
+            with an output for it, such as OSBP's. Default: False
 
     Examples::
 
         >>> class Pets:
         ...     loader = open
         ...     def __init__(self, root):
-        ...         self.samples, self.classes = [(f"{k}.png", k % 4) for k in range(8)], ["ant", "bee", "cat", "dog"]
+        ...         self.samples = [(f"{k}.png", k % 4) for k in range(8)]
+        ...         self.classes = ["ant", "bee", "cat", "dog"]
         >>> source, target = (universal(Pets, role, "2/1/1")("data/pets") for role in ("source", "target"))
         >>> source.classes, target.classes
         (['ant', 'bee', 'cat'], ['ant', 'bee', 'cat', 'unknown'])

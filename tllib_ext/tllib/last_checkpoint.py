@@ -1,6 +1,7 @@
-"""Open-set metrics of the last checkpoint of a script of tllib: by the entropy rule, the target model, its own class.
+"""Open-set metrics of the last checkpoint of a script of tllib, by several rules for unknown.
 
-tllib's scripts keep the epoch that is best on target labels (``best.pth``); here the last one counts (``latest.pth``).
+tllib's scripts keep the epoch that is best on target labels (``best.pth``); here the last one counts
+(``latest.pth``).
 """
 
 import copy
@@ -41,7 +42,7 @@ class Outputs(NamedTuple):
 
 
 def evaluate_last(name: str, record: ScriptRecord, scenario: Scenario) -> Dict[str, OpenSetReport]:
-    """Evaluate ``latest.pth``, print the table, write ``open_set.json`` beside it; returns the report of every rule.
+    """Evaluate ``latest.pth``, print the table, write ``open_set.json``; returns the report of every rule.
 
     Args:
         name (str): of the method, for the table
@@ -82,7 +83,7 @@ def evaluate_last(name: str, record: ScriptRecord, scenario: Scenario) -> Dict[s
 
 
 def restore(networks: Sequence[nn.Module], state: Record, file: Path) -> List[nn.Module]:
-    """Load a checkpoint of one network, or of several by name, into those of the given ones that it fits, in its order."""
+    """Load a checkpoint, of one network or of several by name, into the given ones that it fits, in its order."""
     parts = [state] if all(isinstance(value, Tensor) for value in state.values()) else list(state.values())
     chosen: List[nn.Module] = []
     for part in parts:

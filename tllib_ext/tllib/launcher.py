@@ -1,4 +1,4 @@
-"""Run a script of tllib as it is: tllib made importable, our names in its registries, downloads by our rules."""
+"""Run a script of tllib as it is: tllib importable, our names in its registries, downloads by our rules."""
 
 import multiprocessing
 import runpy
@@ -19,13 +19,14 @@ __all__ = ["run"]
 
 
 def run(script: str, arguments: Sequence[str], download: bool = True, scenario: Optional[Scenario] = None) -> None:
-    """Run ``script`` as ``python script arguments…`` would, with tllib made importable and our names registered.
+    """Run ``script`` as ``python script arguments…`` would, with tllib importable and our names registered.
 
     Args:
         script (str): path of the script
         arguments (sequence of str): its words
         download (bool): fetch weights and data that are not on this machine. Default: True
-        scenario (Scenario, optional): label noise and label sets; with one, the last checkpoint is evaluated at the end
+        scenario (Scenario, optional): label noise and label sets; with one, the last checkpoint is evaluated
+            at the end
     """
     path = Path(script)
     if not path.is_file():

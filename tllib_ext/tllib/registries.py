@@ -21,16 +21,16 @@ def register(noise: str = "pair", rate: float = 0.2, seed: int = 0) -> None:
 
     With NAME one of Office31, OfficeHome, VisDA2017, DomainNet and Glyphs:
 
-    - ``tllib.vision.datasets``: ``Glyphs``, ``folder``, ``NoisyNAME``, ``UniversalNAMESource``, ``UniversalNAMETarget``,
-      ``NoisyUniversalNAMESource``
-    - ``tllib.vision.datasets.openset``: ``Glyphs``, ``NoisyNAME``, ``UniversalNAME``, ``NoisyUniversalNAME``; tllib's
-      ``default_open_set`` makes source and target of them
-    - ``tllib.vision.datasets.partial``: ``Glyphs`` and ``NoisyNAME``; ``default_partial`` makes the target, whose labels
-      are true
+    - ``tllib.vision.datasets``: ``Glyphs``, ``folder``, ``NoisyNAME``, ``UniversalNAMESource``,
+      ``UniversalNAMETarget``, ``NoisyUniversalNAMESource``
+    - ``tllib.vision.datasets.openset``: ``Glyphs``, ``NoisyNAME``, ``UniversalNAME``, ``NoisyUniversalNAME``;
+      tllib's ``default_open_set`` makes source and target of them
+    - ``tllib.vision.datasets.partial``: ``Glyphs`` and ``NoisyNAME``; ``default_partial`` makes the target,
+      whose labels are true
     - ``tllib.vision.models``: every backbone that ``tllib-ext list backbones`` names, e.g. ``small_cnn``
 
-    Call it before a module that does ``from tllib… import default_open_set`` is imported. A second call replaces the
-    noisy classes by those of its arguments, and changes nothing else.
+    Call it before a module that does ``from tllib… import default_open_set`` is imported. A second call
+    replaces the noisy classes by those of its arguments, and changes nothing else.
 
     Args:
         noise (str, optional): kind of noise of the noisy classes. Default: "pair"

@@ -1,7 +1,7 @@
-"""Label noise and universal label sets under the names that tllib's unmodified scripts know, and what a script does.
+"""Label noise and universal label sets for tllib's unmodified scripts, under the names that these know.
 
-A script of tllib builds source and target by one name; which is which follows from its arguments ``-s`` and ``-t``, or
-from tllib's open-set and partial factories.
+A script of tllib builds source and target by one name; which is which follows from its arguments ``-s`` and
+``-t``, or from tllib's open-set and partial factories.
 """
 
 import argparse
@@ -143,10 +143,10 @@ class Scenario:
 
 
 class _DataSet:
-    """Stands for a data set class in tllib's registries; called as the class is, it makes a source or a target.
+    """Stands for a data set class in tllib's registries; called as it is, it makes a source or a target.
 
-    tllib's factories compare classes with those in their module and read attributes of them: it is equal to its class and has
-    the attributes of that.
+    tllib's factories compare classes with those in their module and read attributes of them: it is equal to
+    its class and has the attributes of that.
     """
 
     def __init__(self, cls: type, scenario: Scenario, record: ScriptRecord):

@@ -1,4 +1,4 @@
-"""Two domains that the caller built: lists with ``samples``, ``classes`` and ``loader``, or arrays with labels."""
+"""Two domains that the caller built: image lists of tllib's form, or arrays with labels."""
 
 import hashlib
 from typing import List, Optional, Sequence, Tuple, cast
@@ -23,7 +23,8 @@ class ArrayList:
 
     Args:
         x (array): features :math:`(N, D)`, or images :math:`(N, H, W, 3)` uint8
-        y (array-like, optional): a label for each, of any kind that can be sorted; None for an unlabelled target
+        y (array-like, optional): a label for each, of any kind that can be sorted; None for an unlabelled
+            target
 
     Examples::
 
@@ -75,8 +76,8 @@ def as_image_list(given: object, role: str) -> ImageListLike:
     """What the caller passed as source or target, checked.
 
     Args:
-        given: a list with ``samples``, ``classes`` and ``loader`` (tllib's ``ImageList``, torchvision's ``ImageFolder``), an
-            array, or a pair of an array and labels
+        given: a list with ``samples``, ``classes`` and ``loader`` (tllib's ``ImageList``, torchvision's
+            ``ImageFolder``), an array, or a pair of an array and labels
         role (str): "source" or "target", for messages
     """
     if isinstance(given, np.ndarray):
@@ -102,7 +103,7 @@ def as_image_list(given: object, role: str) -> ImageListLike:
 
 
 def data_of(pair: object, source_name: Optional[str] = None, target_name: Optional[str] = None) -> Data:
-    """Source and target of a run from the caller's pair; the label split follows from the names of the classes.
+    """Source and target of a run from the caller's pair; the split follows from the names of the classes.
 
     Args:
         pair: (source, target), each as :func:`as_image_list` takes it

@@ -47,11 +47,13 @@ class _Renormalise(nn.Module):
 class GivenBackbone(Backbone):
     r"""A copy of a module as a backbone of a run: maps are pooled, images are normalised as it expects.
 
-    Its features are as many as its ``out_features``, else its ``num_features`` (timm). timm's ``pretrained_cfg`` tells mean,
-    deviation and size of the images; any other module gets ImageNet's, 224 pixels.
+    Its features are as many as its ``out_features``, else its ``num_features`` (timm). timm's
+    ``pretrained_cfg`` tells mean, deviation and size of the images; any other module gets ImageNet's, 224
+    pixels.
 
     Args:
-        module (torch.nn.Module): images to features :math:`(N, D)` or maps :math:`(N, D, H, W)`; without a classifier
+        module (torch.nn.Module): images to features :math:`(N, D)` or maps :math:`(N, D, H, W)`; without a
+            classifier
 
     Examples::
 

@@ -72,9 +72,9 @@ def write_answered(files: AnswerFiles, answered: Answered, answers: Mapping[int,
     groups = np.full(len(paths), -1, dtype=np.int64)
     expected = split.num_source * unknown.mean() / max(1 - unknown.mean(), 1 / split.num_source)
     groups[unknown] = group_unknown(files.space.z[unknown].astype(np.float32), expected)[1]
-    model.update(called_unknown=float(unknown.mean()), decides=False, groups=groups.tolist(), answers=facts)
-    for name in ("share", "share_std", "share_interval"):  # of the model before
-        model.pop(name, None)
+    # What the model said of the share was said before the answers.
+    model = {name: value for name, value in model.items() if not name.startswith("share") and name != "decides"}
+    model.update(called_unknown=float(unknown.mean()), groups=groups.tolist(), answers=facts)
     doubtful = len(facts["doubtful"])
     model["warnings"] = [f"{doubtful} answers contradict their neighbourhood and do not count yet: tllib-ext ask asks them again"]
     model["warnings"] *= bool(doubtful)

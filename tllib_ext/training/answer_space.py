@@ -215,7 +215,7 @@ def simulate_person(
         wrong (float): share of answers that are drawn at random from all other labels
         again (bool): False trusts the first answers
     """
-    rng, count = np.random.default_rng(seed), space.base.shape[1]
+    rng, count = np.random.default_rng((seed, len(labels), number)), space.base.shape[1]
     index = space.choose(number, seed=seed)
 
     def ask(samples: np.ndarray) -> np.ndarray:

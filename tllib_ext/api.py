@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Optional, Tuple
+from typing import List, Optional, Tuple
 
 from torch import nn
 
@@ -14,8 +14,10 @@ from tllib_ext.evaluation.openset import OpenSetReport
 from tllib_ext.evaluation.suspects_file import Suspects
 from tllib_ext.methods.base import Method
 from tllib_ext.report.page import write_report
+from tllib_ext.report.questions import write_questions_page
 from tllib_ext.report.run_files import RunFiles, read_run
 from tllib_ext.training import trainer
+from tllib_ext.training.answering import Answers, answer_run, ask_run
 from tllib_ext.training.build import build
 from tllib_ext.training.config import RunConfig
 from tllib_ext.training.device import pick_device
@@ -54,6 +56,27 @@ class Run:
     def predict(self, images: ImageInputs) -> Predictions:
         """Classify new images: files, a folder, PIL images or arrays; see :meth:`.SavedRun.predict`."""
         return self._saved.predict(images)
+
+    def ask(self, n: int = 20, measure: bool = False) -> List[str]:
+        """Paths of the target images whose labels help most; ``questions.html`` and ``questions.csv`` of the folder ask for them.
+
+        Args:
+            n (int): how many that were not asked before; answers that contradict similar images come first, again
+            measure (bool): draw a random sample instead, for estimates of the metrics
+        """
+        return [question.path for question in ask_run(self.folder, n, measure, write_questions_page)]
+
+    def answer(self, answers: Answers, trust: bool = False) -> "Run":
+        """The run corrected by a person's answers; its folder is written anew and keeps the earlier files in ``answers/``.
+
+        Args:
+            answers (dict or file): path to label, ``{"new/7.jpg": "mug", "new/9.jpg": "unknown"}``, or a CSV file of
+                ``path,label``; a label is a source class, ``unknown`` or ``cannot tell``
+            trust (bool): also use answers that contradict similar images, which else must be given twice
+        """
+        answer_run(self.folder, answers, trust, write_report)
+        files = read_run(self.folder)
+        return replace(self, results=files.results, report=files.report)
 
     @cached_property
     def _saved(self) -> SavedRun:

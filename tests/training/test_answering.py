@@ -288,3 +288,17 @@ def test_a_simulated_person_needs_labels(tmp_path):
     np.savez(tmp_path / "t.npz", **arrays)
     with pytest.raises(UserError, match="answers=20"):
         build(RunConfig(root=str(tmp_path), data="features", source="s", target="t", method="mixture", noise="none", answers=20))
+
+
+def test_a_run_asks_and_is_answered_from_python(tmp_path):
+    from tllib_ext import RunConfig as Config
+    from tllib_ext import train as train_run
+
+    labels = write_data(tmp_path)
+    run = train_run(Config(**{**config(tmp_path).to_dict(), "log": str(tmp_path / "run")}))
+    paths = run.ask(20)
+    numbers = AnswerFiles(run.folder).numbers
+    corrected = run.answer({path: name_of(labels[numbers[path]]) for path in paths}, trust=True)
+    assert len(paths) == 20 and corrected.results["answers"] == 20 and corrected.report.num_images == 100
+    assert (corrected.predictions.predicted == labels).mean() > 0.85
+    assert run.results.get("answers") is None and not set(corrected.ask(5)) & set(paths)

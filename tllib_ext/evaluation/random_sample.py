@@ -5,7 +5,8 @@ random order within a decision, of images sorted by decision, so that every imag
 A share r of m drawn images, m effective images after the correction for the finite target, has the posterior
 :math:`\mathrm{Beta}(m r + s q, m (1 - r) + s (1 - q))` with s = :data:`PRIOR` imaginary images; q = 1/2, and for the recall
 of a class the mean recall of all classes: a class of which few images were drawn, all of them right, may still have errors.
-Means over classes are means of independent draws. Stratification makes the estimates better than these intervals assume.
+Means over classes are means of independent draws, made :data:`WIDER`: classes of few images may be missing in the sample.
+Stratification makes the estimates better than these intervals assume.
 """
 
 import csv
@@ -23,6 +24,8 @@ __all__ = ["METRICS", "Sample", "draw_sample", "estimates", "read_sample", "writ
 
 METRICS = ("unknown_share", "accuracy", "os_star", "unk", "os", "h_score")
 LEVEL, PRIOR = 0.95, 1.0
+#: the means over classes are that much more uncertain than independent classes are: some class has no drawn image at all
+WIDER = 1.5
 _DRAWS = 4000
 _COLUMNS = ("path", "stratum", "probability")
 
@@ -100,15 +103,16 @@ def estimates(
         classes = [right[true == k] for k in np.unique(true) if k < unknown]
         if classes:
             pooled = (sum(float(hits.mean()) for hits in classes) + 0.5) / (len(classes) + 1)
-            values["os_star"] = np.mean([share(hits, pooled) for hits in classes], axis=0)
+            star = np.mean([share(hits, pooled) for hits in classes], axis=0)
+            values["os_star"] = np.clip(star[0] + WIDER * (star - star[0]), 0, 1)
         if (true == unknown).any():
             values["unk"] = share(right[true == unknown])
-        star, unk = values.get("os_star"), values.get("unk")
-        if star is not None and unk is not None:
-            values["os"] = (len(classes) * star + unk) / (len(classes) + 1)
-            values["h_score"] = 2 * star * unk / np.maximum(star + unk, 1e-9)
+        known_recall, unk = values.get("os_star"), values.get("unk")
+        if known_recall is not None and unk is not None:
+            values["os"] = (len(classes) * known_recall + unk) / (len(classes) + 1)
+            values["h_score"] = 2 * known_recall * unk / np.maximum(known_recall + unk, 1e-9)
         elif classes or unk is not None:
-            values["os"] = star if star is not None else values["unk"]
+            values["os"] = known_recall if known_recall is not None else values["unk"]
         out[name] = {metric: _interval(values[metric]) if metric in values else None for metric in METRICS}
     return out
 

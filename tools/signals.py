@@ -2,7 +2,7 @@
 
     python tools/signals.py --signals 60
 
-Each command runs in a session of its own. Five seconds after SIGINT, SIGTERM, SIGHUP or SIGKILL no process of it may be left,
+Each command runs in a session of its own. Five seconds (of an idle machine) after SIGINT, SIGTERM, SIGHUP or SIGKILL no process of it may be left,
 and the same command must end with the bytes of an undisturbed one. What fails is printed; exit code 1. ``--record FILE`` writes
 the counts.
 """
@@ -24,7 +24,8 @@ sys.path[:0] = [str(Path(__file__).resolve().parents[1] / "tests" / "stress"), s
 __all__ = ["COMMANDS", "session", "stress"]
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL)
-#: seconds that a command has for its end after a signal
+#: seconds that a command has for its end after a signal, on an idle machine; where other programs run, as many times more
+#: as they slow a process down
 PATIENCE = 5.0
 #: command -> its words, in a folder with ``features`` and ``images``, and the files that are compared
 COMMANDS: Dict[str, Dict[str, Any]] = {
@@ -93,6 +94,14 @@ def contents(command: str, folder: Path) -> Dict[str, bytes]:
     }
 
 
+def slowdown() -> float:
+    """How much longer than on an idle machine a process takes now: time by processor time, at least 1."""
+    wall, used = time.monotonic(), time.process_time()
+    while time.process_time() - used < 0.1:
+        pass
+    return max(1.0, (time.monotonic() - wall) / (time.process_time() - used))
+
+
 def disturb(command: str, folder: Path, number: int, moment: float) -> List[int]:
     """Run a command, send it a signal after ``moment`` seconds; the processes that are left after :data:`PATIENCE`."""
     child = start(COMMANDS[command]["words"].split(), folder)
@@ -100,7 +109,7 @@ def disturb(command: str, folder: Path, number: int, moment: float) -> List[int]
     while time.monotonic() < deadline and not os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT):
         time.sleep(0.005)
     os.kill(child, number)  # a zombie takes it too
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + PATIENCE * slowdown()
     while session(child) and time.monotonic() < deadline:
         time.sleep(0.05)
     left = session(child)

@@ -12,7 +12,7 @@ from typing import Sequence
 __all__ = ["PATIENCE", "serve"]
 
 #: seconds a worker gets to finish its step and save it when the grid is stopped; then the last checkpoint counts.
-PATIENCE = 3.5
+PATIENCE = 2.5
 
 
 def serve(connection: Connection, out: Path, keep: Sequence[str], threads: int, parent: int) -> None:

@@ -2,8 +2,8 @@
 
     python tools/signals.py --signals 60
 
-Each command runs in a session of its own. Five seconds (of an idle machine) after SIGINT, SIGTERM, SIGHUP or SIGKILL no process of
-it may be left, and the same command must end with the bytes of an undisturbed one. What fails is printed; exit code 1.
+Each command runs in a session of its own. Five seconds (of an idle machine) after SIGINT, SIGTERM, SIGHUP or SIGKILL no process
+of it may be left, and the same command must end with the bytes of an undisturbed one. What fails is printed; exit code 1.
 ``--record FILE`` writes the counts.
 """
 

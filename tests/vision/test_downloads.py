@@ -90,8 +90,9 @@ def test_a_wrong_domain_is_an_error_before_anything_is_fetched(mirror, tmp_path)
 def test_the_same_call_goes_on_where_the_server_stopped(mirror, tmp_path):
     root = tmp_path / "office31"
     server = mirror(plan=[Answer(), Answer(send=1000)], default=Answer(status=404))
-    with pytest.raises(UserError, match="answered 404.*1.0 kB are kept, the same command continues"):
+    with pytest.raises(UserError, match="answered 404.*1.0 kB are kept, the same command continues") as caught:
         open_data(str(root), "auto", "A", "D")
+    assert "dslr.tgz from" in str(caught.value) and "amazon.tgz" not in str(caught.value)
     assert os.listdir(root) == [".download"]  # nothing that a reader could take for the data set
     assert sorted(os.listdir(root / ".download")) == ["amazon", "dslr.tgz.part"]
     server.requests.clear()

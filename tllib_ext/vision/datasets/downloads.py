@@ -80,13 +80,12 @@ class DatasetDownload:
 
     def bring(self) -> str:
         """What a person without a network brings from where to where."""
-        files = ", ".join(f"{one.file} from {self._url(one)}" for one in self.missing() if not (self.root / one.file).exists())
+        files = ", ".join(f"{one.file} from {self._url(one)}" for one in self.missing() if not self._is_here(one))
         return f"put the archives of {self.name} into {self.root} ({files})"
 
     def at_hand(self) -> bool:
         """Whether all archives are here, so that no network is needed."""
-        places = (self.root, self.root / _STAGING)
-        return all((places[0] / one.file).exists() or (places[1] / one.folder).exists() for one in self.missing())
+        return all(map(self._is_here, self.missing()))
 
     def fetch(self) -> None:
         """Fetch and unpack what is missing, or raise :class:`~tllib_ext.vision.transfer.FetchError`."""
@@ -120,6 +119,10 @@ class DatasetDownload:
         os.rename(unpacked / archive.folder, staging / archive.folder)
         shutil.rmtree(unpacked)
         fetched.unlink(missing_ok=True)
+
+    def _is_here(self, archive: Archive) -> bool:
+        """Whether a person has brought the archive, or it is unpacked already."""
+        return (self.root / archive.file).exists() or (self.root / _STAGING / archive.folder).exists()
 
     def _url(self, archive: Archive) -> str:
         base = base_address("TLLIB_EXT_DATA_URL")

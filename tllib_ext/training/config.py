@@ -85,6 +85,12 @@ class RunConfig(SettingsRecord):
     target: Optional[str] = _data(
         None, TEXT, "target: the same; without class folders it is unlabelled", "-t", metavar="DOMAIN", basic=True
     )
+    target_unlabelled: bool = _data(
+        False,
+        FLAG,
+        "of own folders: the target has no labels, all images below its folder are read, whatever its\n"
+        "subfolders are called; default: so if none is named like a class of the source",
+    )
     split: Optional[Union[str, LabelSplit]] = _data(
         None,
         SPLIT,

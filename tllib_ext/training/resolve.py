@@ -43,7 +43,10 @@ else:
 def open_run_data(config: RunConfig) -> Data:
     """Open both domains of a run; no image is decoded yet."""
     text = config.split if isinstance(config.split, str) else None
-    data = open_data(config.root, config.data, config.source, config.target, text, config.download, config.allow_outside)
+    data = open_data(
+        config.root, config.data, config.source, config.target, text, config.download, config.allow_outside,
+        config.target_unlabelled,
+    )  # fmt: skip
     if isinstance(config.split, LabelSplit):
         data = replace(data, split=config.split)
     return data if data.is_features else with_image_size(data, config.image_size, config.arch)

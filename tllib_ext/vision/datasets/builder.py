@@ -22,6 +22,7 @@ class DataRequest:
     target: Optional[str] = None
     download: bool = True
     allow_outside: bool = False
+    target_unlabelled: bool = False
 
 
 @dataclass

@@ -7,6 +7,7 @@ from tllib_ext.errors import UserError
 from tllib_ext.vision.datasets import DATASETS
 from tllib_ext.vision.datasets.builder import Data, DataRequest, DatasetBuilder
 from tllib_ext.vision.datasets.downloads import lacking_data, named_like
+from tllib_ext.vision.datasets.folders import FolderData
 from tllib_ext.vision.datasets.own import dataset_builder
 
 __all__ = ["open_data", "recognise"]
@@ -17,6 +18,7 @@ log = logging.getLogger(__name__)
 def open_data(
     root: Optional[str] = None, name: str = "auto", source: Optional[str] = None, target: Optional[str] = None,
     split: Optional[str] = None, download: bool = True, allow_outside: bool = False,
+    target_unlabelled: bool = False,
 ) -> Data:  # fmt: skip
     """Find the data, its two domains and the label split.
 
@@ -27,9 +29,14 @@ def open_data(
         split (str, optional): preset or ``a/b/c``; default: the benchmark's, or by the class names of the two domains
         download (bool): fetch a known data set whose folder is absent or empty. Default: True
         allow_outside (bool): let a list file name images outside of ``root``
+        target_unlabelled (bool): of own folders: all images below the target's folder are read and have no label, whatever
+            its subfolders are called. Default: False, which decides by their names
     """
     name = recognise(root) if name == "auto" else name
-    data = dataset_builder(name)(DataRequest(name, root, source, target, download, allow_outside))
+    builder = dataset_builder(name)
+    if target_unlabelled and not isinstance(builder, FolderData):
+        raise UserError(f"target_unlabelled=True is for own folders, the data set is {name}: leave it out")
+    data = builder(DataRequest(name, root, source, target, download, allow_outside, target_unlabelled))
     if split is not None:
         data.split = data.split_of(split)
     for note in data.notes:

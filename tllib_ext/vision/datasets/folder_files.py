@@ -8,7 +8,7 @@ from typing import List, NoReturn, Sequence, Tuple
 from tllib_ext.errors import UserError
 from tllib_ext.images import conversion_hint, image_suffixes
 
-__all__ = ["cannot_read", "files_below", "passed_over_note", "suffix_counts"]
+__all__ = ["cannot_read", "files_below", "is_image", "passed_over_note", "suffix_counts"]
 
 #: files that a note names.
 _NAMED = 20
@@ -23,8 +23,13 @@ def files_below(folder: str) -> Tuple[List[str], List[str]]:
     """The images below a folder, and the other files, both in sorted order; hidden files are neither."""
     walk = os.walk(folder, onerror=cannot_read)
     files = [os.path.join(place, name) for place, _, names in walk for name in names if not name.startswith(".")]
-    images = sorted(file for file in files if file.lower().endswith(image_suffixes()))
+    images = sorted(filter(is_image, files))
     return images, sorted(set(files) - set(images))
+
+
+def is_image(file: str) -> bool:
+    """Whether a file is an image by its suffix."""
+    return file.lower().endswith(image_suffixes())
 
 
 def _suffix(file: str) -> str:

@@ -2,28 +2,67 @@
 
 import os
 from pathlib import Path
-from typing import List
+from typing import List, Sequence, Tuple
 
 from tllib_ext.errors import UserError
 from tllib_ext.vision.datasets.builder import Data, DataRequest, DatasetBuilder, split_by_classes
+from tllib_ext.vision.datasets.folder_files import cannot_read, is_image
 from tllib_ext.vision.datasets.imagelist import FeatureList, ImageFolder
 
 __all__ = ["FolderData", "FeatureData", "folder", "features"]
 
 
 class FolderData(DatasetBuilder):
-    """One folder per domain, one folder per class in it; a target without class folders is unlabelled."""
+    """One folder per domain, one folder per class in it.
+
+    A target is unlabelled if it has no folders, or none that is named like a class of the source: then all images below
+    it are read.
+    """
 
     def domains(self, root: str) -> List[str]:
         names = sorted(entry.name for entry in os.scandir(root) if entry.is_dir() and not entry.name.startswith("."))
         return _two_or_more(names, root, self.layout)
 
     def open(self, root: str, source: str, target: str, request: DataRequest) -> Data:
-        first, second = (ImageFolder(os.path.join(root, domain)) for domain in (source, target))
+        first = ImageFolder(os.path.join(root, source))
         if not first.classes:  # the images are not in class folders
             raise UserError(f"the source {source} has no class folders: expected {root}/{source}/<class>/<image>")
-        notes = [dataset.note for dataset in (first, second) if dataset.note]
+        second, note = _target(os.path.join(root, target), first.classes, not request.target_unlabelled)
+        notes = [line for line in (first.note, note, second.note) if line]
         return Data(request.name, source, target, first, second, split=split_by_classes(first, second), notes=notes)
+
+
+def _target(folder: str, classes: Sequence[str], labelled: bool) -> Tuple[ImageFolder, str]:
+    """The images of a target, and a line for the log if its folders are not taken for classes."""
+    if not labelled:
+        return ImageFolder(folder, labelled=False), ""
+    names = [name for name in next(os.walk(folder, onerror=cannot_read))[1] if not name.startswith(".")]
+    like_classes = sorted(set(names) & set(classes))
+    spelled = {_letters(name): name for name in classes}
+    if names and not like_classes:
+        for name in sorted(names):
+            if _letters(name) in spelled:
+                raise UserError(
+                    f"{folder}/{name} is spelled otherwise than the source's class {spelled[_letters(name)]}: rename it, or give "
+                    "target_unlabelled=True if the target has no labels"
+                )
+        target = ImageFolder(folder, labelled=False)
+        shown = ", ".join(sorted(names)[:3]) + (", …" if len(names) > 3 else "")
+        return target, f"{folder} is unlabelled: none of its folders ({shown}) is named like a class of the source; " \
+                       f"all {len(target)} images below it are read"  # fmt: skip
+    target = ImageFolder(folder)
+    loose = [file for file in target.passed_over if os.path.dirname(file) == folder and is_image(file)]
+    if len(like_classes) == 1 and loose:
+        count = f"{len(loose)} image{'s' * (len(loose) != 1)}"
+        raise UserError(
+            f"{folder} holds {count} and a folder {like_classes[0]}, named like a class of the source, which can be read in two "
+            f"ways: if the target has no labels, give target_unlabelled=True; if it has, move the {count} into class folders"
+        )
+    return target, ""
+
+
+def _letters(name: str) -> str:
+    return "".join(filter(str.isalnum, name.casefold()))
 
 
 class FeatureData(DatasetBuilder):

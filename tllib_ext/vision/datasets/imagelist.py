@@ -85,14 +85,18 @@ class ImageFolder(ImageList):
         root (str): the domain's folder
         classes (sequence of str, optional): names in the order of the labels; default: the sorted class folders
         loader (callable): path -> PIL image
+        labelled (bool): whether its folders are classes; if not, all images below it have no label. Default: True
     """
 
-    def __init__(self, root: PathLike, classes: Optional[Sequence[str]] = None, loader: Loader = load_image):
+    def __init__(
+        self, root: PathLike, classes: Optional[Sequence[str]] = None, loader: Loader = load_image, labelled: bool = True
+    ):
         self.root, self.loader, suffixes = str(root), loader, ", ".join(image_suffixes())
         #: files that are not read: no images by their suffix, or beside the class folders
         self.passed_over: List[str] = []
         _, folders, beside = next(os.walk(self.root, onerror=cannot_read))
         names = [name for name in sorted(folders) if not name.startswith(".") and (classes is None or name in classes)]
+        names = names if labelled else []
         found = {name: files_below(os.path.join(self.root, name)) for name in names}
         self.samples = []
         if any(images for images, _ in found.values()):

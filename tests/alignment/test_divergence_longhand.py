@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from plain_loop import load_loop, run_loop
 from torch import nn
 
+from tllib_ext.alignment.divergence import cross_divergence
 from tllib_ext.methods.base import Batch
 from tllib_ext.methods.context import Context
 from tllib_ext.methods.divergence import Divergence, DivergenceHparams
@@ -224,6 +225,16 @@ def test_b_leaves_g_and_c_leaves_heads():
     assert [changed for _, changed in spy.moved] == [{"backbone", "heads"}, {"heads"}] + [{"backbone"}] * 4
 
 
+@pytest.mark.parametrize("n", [0, 1, 3])
+def test_step_c_is_repeated_n_times(n):
+    method, play = build(n=n)
+    spy = Spy(method, play)
+    s, t = next(batches())
+    play.begin(0)
+    method.update(s, t, 0, spy)
+    assert [names for names, _ in spy.moved] == [("G", "C"), ("C",)] + [("G",)] * n
+
+
 def test_empty_masks_are_finite_and_skip_step_c():
     # Nothing can be below a negative border, and nothing is valid below 0 x delta.
     method, play = build(known_margin=1e6, crs_valid=0.0)
@@ -283,6 +294,32 @@ def test_predict_rule_is_crs_above_delta():
     out = method.eval().predict(torch.randn(7, 6))
     assert out.probs.shape == (7, K) and torch.allclose(out.probs.sum(1), torch.ones(7))
     assert torch.equal(out.unknown, out.score > method.delta)
+
+
+def test_the_class_is_that_of_the_first_head_or_of_the_sum():
+    x = torch.randn(40, 6)
+    for kind in ("first", "sum"):
+        method, _ = build(pred_head=kind)
+        with torch.no_grad():
+            method.heads.heads[1].weight.copy_(torch.randn(K, 8))
+        first, second = (F.softmax(head, 1) for head in method.eval().heads(method.backbone(x)))
+        expected = first if kind == "first" else (first + second) / 2
+        torch.testing.assert_close(method.predict(x).probs, expected)
+        assert (first.argmax(1) != (first + second).argmax(1)).any()
+
+
+def test_with_delta_auto_every_loss_follows_the_border():
+    method, play = build(delta="auto", known_margin=0.1)
+    method.unknown_share = 0.4
+    for step, (s, t) in enumerate(batches()):
+        play.begin(step)
+        method.heads.normalise_rows()
+        crs = cross_divergence(method.heads(method.backbone(t.x)))
+        before = method.delta
+        log = method.update(s, t, step, play)
+        assert method.delta == pytest.approx(0.9 * before + 0.1 * torch.quantile(crs, 0.6).item(), rel=1e-5)
+        assert log["known"].item() == pytest.approx((crs < method.delta - 0.1).float().mean().item())
+        assert method.separation.delta == method.minimax.delta == method.delta != before
 
 
 @pytest.mark.parametrize("k, delta", [(20, 2.98), (15, math.log(15)), (9, 2.18), (7, math.log(7))])

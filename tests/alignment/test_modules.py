@@ -16,6 +16,7 @@ from tllib_ext.alignment.divergence import (
     small_loss_mask,
     unknown_by_divergence,
 )
+from tllib_ext.alignment.quantities import reduced
 from tllib_ext.errors import UserError
 
 DELTA = math.log(5)
@@ -230,6 +231,15 @@ def test_an_empty_mask_gives_a_zero_that_keeps_the_graph(over, reduction):
     assert (value == 0).all() and value.requires_grad
     value.sum().backward()
     assert all((head.grad == 0).all() for head in logits)
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+def test_an_infinite_value_outside_the_mask_stays_outside(reduction):
+    values = torch.tensor([1.0, math.inf, math.nan, 3.0], requires_grad=True)
+    found = reduced(values, reduction, torch.tensor([True, False, False, True]))
+    assert found.sum().item() == {"mean": 2.0, "sum": 4.0, "none": 4.0}[reduction]
+    found.sum().backward()
+    assert values.grad.tolist() == ([0.5, 0, 0, 0.5] if reduction == "mean" else [1, 0, 0, 1])
 
 
 def test_a_separation_without_parts_is_zero():

@@ -153,7 +153,8 @@ def say(text: str, write: Callable[[str], object] = print) -> None:
     """Print a line of a log. A reader that has closed its pipe (``| head``) ends the log and not the work."""
     try:
         write(printable(text))
-        sys.stdout.flush()
+        if sys.stdout is not None:
+            sys.stdout.flush()
     except BrokenPipeError:
         _drop_output()
 

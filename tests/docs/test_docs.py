@@ -133,6 +133,8 @@ def shrunk(command, words):
         if "--tasks all" in " ".join(words) or "table2" in words:  # the default of a table are all tasks
             more += ["--tasks", "A2D"]
         return words + more + images
+    if command == "classify":
+        return words + "--device cpu --no-open --overwrite --out runs/classified".split() + images
     if command == "predict":
         return [word.replace("my_run", "photos") for word in words]
     if command == "doctor":

@@ -12,6 +12,7 @@ __all__ = ["COMMANDS", "main"]
 
 #: command -> what it does; the module of the same name has its ``main``.
 COMMANDS = {
+    "classify": "sort new photographs by labelled ones: two folders, nothing to set",
     "train": "train and evaluate one method",
     "compare": "a grid of methods, tasks, noises and seeds, and its tables",
     "reproduce": "an experiment of the paper beside the published numbers",
@@ -33,8 +34,7 @@ COMMANDS = {
 
 def _help() -> str:
     lines = [f"    {name:<11}{text}" for name, text in COMMANDS.items()]
-    words = "my_photos -s labelled -t new -m mixture --freeze-backbone --log runs/my_run"
-    own = ["own photographs (docs/own_data.md):", f"    tllib-ext train {words}"]
+    own = ["own photographs (docs/own_data.md):", "    tllib-ext classify my_photos/labelled my_photos/new"]
     return "\n".join(
         ["usage: tllib-ext COMMAND [flags]", "", *lines, "", *own, "", "tllib-ext COMMAND --help explains its flags."]
     )

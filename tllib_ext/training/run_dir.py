@@ -34,7 +34,7 @@ def run_folder(config: RunConfig) -> Path:
     noise = "clean" if config.noise == "none" else f"{Path(str(config.noise)).stem}_{config.rate:g}"
     if config.labels is not None:
         noise = "_".join([Path(config.labels).stem, *(config.labels_column or "").split(",")]).rstrip("_")
-    task = f"{config.source}2{config.target}"
+    task = f"{config.source}2{config.target}".replace(os.sep, "-")
     method = config.method.replace(":", "-") + ("" if config.labels_by == "given" else f"_{config.labels_by}")
     parts = [config.data.replace(":", "-"), task, noise, method, f"seed{config.seed}"]
     folder, number = Path("runs") / "_".join(parts), 1

@@ -23,6 +23,16 @@ class FolderData(DatasetBuilder):
         names = sorted(entry.name for entry in os.scandir(root) if entry.is_dir() and not entry.name.startswith("."))
         return _two_or_more(names, root, self.layout)
 
+    def pair(self, root: str, request: DataRequest) -> Tuple[str, str]:
+        """Source and target; a path with a separator names a folder further below ``root``."""
+        named = [os.path.normpath(text) for text in (request.source or "", request.target or "")]
+        if not any(os.sep in text for text in named):
+            return super().pair(root, request)
+        for text in named:
+            if text.split(os.sep)[0] in ("..", "") or not os.path.isdir(os.path.join(root, text)):
+                raise UserError(f"there is no folder {text} in {root}: expected the paths of source and target below it")
+        return named[0], named[1]
+
     def open(self, root: str, source: str, target: str, request: DataRequest) -> Data:
         first = ImageFolder(os.path.join(root, source))
         if not first.classes:  # the images are not in class folders

@@ -160,6 +160,26 @@ def test_the_list_of_corrected_labels_is_read_as_labels(tmp_path, capsys):
     assert labels.tolist() == true.tolist()
 
 
+def test_the_moves_of_an_audit_are_made_from_any_folder(tmp_path, capsys, monkeypatch):
+    features, true = blobs([40] * 10, spread=0.4)
+    given, names = flip(true, symmetric(10, 0.2), 0), np.array(list("abcdefghij"))
+    paths = [f"{names[k]}/{i}.jpg" for i, k in enumerate(given)]
+    (tmp_path / "data").mkdir()
+    for path in paths:
+        (tmp_path / "data" / path).parent.mkdir(exist_ok=True)
+        (tmp_path / "data" / path).write_text("image")
+    np.savez(tmp_path / "data/d.npz", features=features, labels=given, classes=names, paths=np.array(paths))
+    monkeypatch.chdir(tmp_path)
+    assert main(["audit", "data/d.npz", "--out", "out"]) == 0
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    capsys.readouterr()
+    assert main(["apply", "../out/moves.csv", "--yes"]) == 0
+    assert f"{(given != true).sum()} moved, 0 not moved" in capsys.readouterr().out
+    assert {path.parent.name for path in (tmp_path / "data").rglob("*.jpg")} == set(names)
+    assert all((tmp_path / "data" / names[k] / f"{i}.jpg").exists() for i, k in enumerate(true))
+
+
 def test_an_audit_owns_its_folder(tmp_path, capsys):
     features, true = blobs([20] * 3, spread=0.4)
     np.savez(tmp_path / "d.npz", features=features, labels=true, classes=np.array(list("xyz")))

@@ -110,7 +110,8 @@ def audit(config: RunConfig, out: Path, least: Optional[float] = None) -> None:
     lock = Lock(out)
     try:
         _check_folder(out)  # another audit or a run may have begun there
-        write_json(out / "audit.json", {"root": str(root.absolute()), "of": str(source.absolute()), **config.changed()})
+        places = {"root": str(root.absolute()), "of": str(source.absolute())}
+        write_json(out / "audit.json", {**config.changed(), **places})
         write_suspects(out / "suspects.csv", paths, given, issues, split, clean)
         left_out = write_corrected_list(out / "corrected.txt", paths, numbers[corrected])
         moves = write_moves(out / "moves.csv", paths, names[given].tolist(), names[corrected].tolist())

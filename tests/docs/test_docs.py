@@ -58,7 +58,7 @@ ELSEWHERE = {
     "pip install -c constraints.txt -e .": "the tests run in such an environment",
     'pip install -c constraints.txt -e ".[compare]"': "the tests run in such an environment",
     'pip install -c constraints.txt -e ".[tllib]"': "needs the network; test_package.py reads the extra",
-    "python tools/edit_runs.py --edits 1000": "half an hour; test_edit_runs.py makes sixty",
+    "python tools/edit_runs.py --edits 1000": "half an hour; test_edit_runs.py makes forty",
     "python tools/signals.py --signals 60": "ten minutes; test_signals_tool.py sends eight",
     "tllib-ext apply runs/audit/moves.csv": "the tests of the audit run it",
     "xdg-open runs/my_run/report.html": "test_page.py looks at the page in a browser",

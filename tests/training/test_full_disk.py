@@ -10,7 +10,8 @@ from forked_runs import exit_code, features_flags, fork_run, preload, temporary_
 #: the files of a run with its report, in the order of writing
 FILES = ("config.json", "env.json", "last.pt", "results.jsonl", "events.out", "model.safetensors", "predictions.csv",
          "suspects.csv", "pred_probs.npy", "labels.npy", "label_model.json", "transition.csv", "tsne.csv",
-         "target_model.json", "training.png", "density.png", "report.html", "results.json")  # fmt: skip
+         "target_model.json", "answer_space.safetensors", "training.png", "density.png", "report.html",
+         "results.json")  # fmt: skip
 #: these stand for the others in the default run
 QUICK = ("last.pt", "events.out", "results.json")
 

@@ -157,7 +157,9 @@ def main() -> None:
 def _begin(out: Path) -> set:
     """Write the first line of a new file; the tasks that an old one holds."""
     if not out.exists():
-        commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
+        commit = subprocess.run(
+            ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short", "HEAD"], capture_output=True, text=True
+        ).stdout.strip()
         date = datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
         head = {"command": "python tools/answers_table.py " + " ".join(sys.argv[1:]), "commit": commit, "date": date}
         out.parent.mkdir(parents=True, exist_ok=True)

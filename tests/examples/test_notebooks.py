@@ -10,7 +10,7 @@ NOTEBOOKS = sorted((ROOT / "examples" / "notebooks").glob("*.ipynb"))
 
 
 def test_they_are_stored_without_outputs():
-    assert [file.stem for file in NOTEBOOKS] == ["add_a_method", "audit_labels", "demo", "own_arrays"]
+    assert [file.stem for file in NOTEBOOKS] == ["add_a_method", "answers", "audit_labels", "demo", "own_arrays"]
     for file in NOTEBOOKS:
         for cell in json.loads(file.read_text(encoding="utf-8"))["cells"]:
             assert cell["cell_type"] == "markdown" or (cell["outputs"] == [] and cell["execution_count"] is None), file

@@ -58,16 +58,17 @@ def rows_of(space: AnswerSpace, labels: np.ndarray, split: LabelSplit, seed: int
     for number in NUMBERS:
         if number > len(labels) // 2:
             continue
-        found = simulate_person(space, labels, number, seed)
+        asked = space.choose(number, seed=seed)
+        found = simulate_person(space, labels, number, seed, index=asked)
         yield {"answers": number, **metrics(found.posterior(), labels, split, found.others)}
-        once = simulate_person(space, labels, number, seed, again=False)
+        once = simulate_person(space, labels, number, seed, again=False, index=asked)
         yield {"answers": number, "asked": "once", **metrics(once.posterior(), labels, split, once.others)}
         if alone:
             lone = answers_alone(space, once.index, once.labels)
             yield {"answers": number, "row": "logistic regression", **metrics(lone, labels, split, once.others)}
-        for wrong in WRONG if number == AT else ():
+        for wrong in WRONG if number == AT and alone else ():
             for again in (True, False):
-                found = simulate_person(space, labels, number, seed, wrong, again)
+                found = simulate_person(space, labels, number, seed, wrong, again, asked)
                 yield {"answers": number, "wrong": wrong, **({} if again else {"asked": "once"}),
                        **metrics(found.posterior(), labels, split, found.others)}  # fmt: skip
 
@@ -147,8 +148,8 @@ def main() -> None:
         for s in scenarios(args.data, args.groups.split(","), args.noises.split(","), seeds=seeds):
             _measure(args.out, done, s, "target model", lambda s=s: of_scenario(s))
     else:
-        for method in args.methods.split(","):
-            for seed in seeds:
+        for seed in seeds:
+            for method in args.methods.split(","):
                 for s in tasks(args.data, [seed]):
                     _measure(args.out, done, s, method, lambda s=s, method=method: of_method(s, method))
     print(summary(read(args.out)))

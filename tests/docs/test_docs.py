@@ -52,6 +52,9 @@ ELSEWHERE = {
     "tllib-ext compare data/office31_resnet50 -d features --tasks A2D,W2A,D2W --methods divergence --labels-by label-model "
     "--out runs/by_model --noise pair:0.4,symmetric:0.4,random_partner:0.4,runner_up:0.4,pmd1:0.4,part_dependent:0.4 --seeds 0-2 "
     "--noise-seed same --steps 500": "54 runs; test_treatment.py runs the treatments",
+    "python tools/answers_table.py scenarios data --out records/answers_scenarios.jsonl": "ten minutes of real features",
+    "python tools/answers_table.py methods data --out records/answers_methods.jsonl": "hours of real features",
+    "python tools/answers_table.py figure records/answers_scenarios.jsonl --out docs/images/answers.png": "draws a picture",
     "python examples/draw_characters.py data/characters": "test_draw_characters.py",
     "tllib-ext train data/characters -d folder -s printed -t coloured --split 26/14/22 -a mobilenet_v2 --freeze-backbone "
     "-m mixture": "needs weights from the network and draw_characters.py's images; -d folder is run on other images",

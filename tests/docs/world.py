@@ -1,5 +1,6 @@
 """A folder in which the names of the pages exist: small Office-31 and its features, photographs, weights, finished runs."""
 
+import csv
 import sys
 
 import numpy as np
@@ -69,4 +70,7 @@ def make_world(root):
             argv = f"x {words} --steps 2 --no-report --log runs/{log}".split()
             patch.setattr(sys, "argv", argv)
             assert run_main(load_example("noisy_unida").main) == 0
+    with open(root / "runs" / "my_run" / "predictions.csv", newline="") as stream:
+        paths = [row["path"] for row in csv.DictReader(stream)][:3]
+    (root / "answers.csv").write_text("".join(f"{row}\n" for row in ["path,label", *(f"{path},unknown" for path in paths)]))
     return root

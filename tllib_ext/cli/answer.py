@@ -1,7 +1,7 @@
 """Correct the predictions of a finished run by a person's answers.
 
-    {prog} runs/my_run ~/Downloads/answers.csv      what runs/my_run/questions.html saved, or any CSV with path,label
-    {prog} runs/my_run answers.csv --trust          also use answers that contradict the images around them
+    {prog} runs/my_run answers.csv              what runs/my_run/questions.html saved, or any CSV with path,label
+    {prog} runs/my_run answers.csv --trust      also use answers that contradict the images around them
 
 Labels are source classes, unknown (or none of these) and cannot tell. predictions.csv, target_model.json, results.json and
 report.html are written anew, what they were before stays in answers/0, answers/1, …; tllib-ext predict uses the answers for

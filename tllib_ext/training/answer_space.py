@@ -203,7 +203,13 @@ def write_space(space: AnswerSpace, folder: Path) -> str:
 
 
 def simulate_person(
-    space: AnswerSpace, labels: np.ndarray, number: int, seed: int = 0, wrong: float = 0.0, again: bool = True
+    space: AnswerSpace,
+    labels: np.ndarray,
+    number: int,
+    seed: int = 0,
+    wrong: float = 0.0,
+    again: bool = True,
+    index: Optional[np.ndarray] = None,
 ) -> Answered:
     r"""Answers of a simulated person, who is asked a second time about answers that contradict their neighbourhood.
 
@@ -214,9 +220,10 @@ def simulate_person(
         seed (int): of the choice and of the person
         wrong (float): share of answers that are drawn at random from all other labels
         again (bool): False trusts the first answers
+        index (numpy.ndarray, optional): the samples to ask about, in place of those that help most
     """
     rng, count = np.random.default_rng((seed, len(labels), number)), space.base.shape[1]
-    index = space.choose(number, seed=seed)
+    index = space.choose(number, seed=seed) if index is None else index
 
     def ask(samples: np.ndarray) -> np.ndarray:
         other = (labels[samples] + rng.integers(1, count, len(samples))) % count

@@ -104,12 +104,10 @@ class RunConfig(SettingsRecord):
         "eval", choice("eval", "train"), "augmentation of target training images; the authors' code has none in effect"
     )
     cache: str = _data(
-        "auto",
-        choice("auto", "off", "ram", "disk"),
-        "keep decoded images: in memory, or in a file for the next runs too; "
-        "auto: ram below 1 GiB,\ndisk below 16 GiB where there is room ($TLLIB_EXT_CACHE, default ~/.cache/tllib_ext)",
-        **_free,
-    )
+        "auto", choice("auto", "off", "ram", "disk"),
+        "keep decoded images: in memory, or in a file for the next runs too; auto: ram below 1 GiB,\n"
+        "disk below 16 GiB where there is room ($TLLIB_EXT_CACHE, default ~/.cache/tllib_ext)", **_free,
+    )  # fmt: skip
     download: bool = _data(
         True,
         FLAG,
@@ -165,11 +163,9 @@ class RunConfig(SettingsRecord):
         "without those that confident learning flags; corrected and weighted by the label model",
     )
     drop_rate: Optional[Union[float, str]] = _method(
-        None,
-        DROP_RATE,
-        "share of each source batch to drop as wrongly labelled, or auto to estimate it; default: --rate",
+        None, DROP_RATE, "share of each source batch to drop as wrongly labelled, or auto to estimate it; default: --rate",
         metavar="RATE",
-    )
+    )  # fmt: skip
     heads: Optional[int] = _method(None, COUNT, "number of classifier heads (default: 2)", metavar="N")
     unknown_rule: Optional[str] = _method(
         None, choice("entropy", "confidence", "target-model"), "for methods without a detector of their own"

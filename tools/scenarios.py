@@ -146,7 +146,7 @@ def _label_sets(ours: List[str], theirs: List[str], kind: str, rng: np.random.Ge
     common = [str(name) for name in rng.permutation(ours) if name in theirs]
     private = kind in ("universal", "partial"), kind in ("universal", "open")
     whole = kind == "closed" or len(common) < min(len(ours), len(theirs))  # private classes need none of the common ones
-    least, most = len(common) // (2 if whole else 3), len(common) if whole else len(common) - sum(private)
+    least, most = len(common) // (2 if whole else 4), len(common) if whole else 2 * len(common) // 3
     number = int(rng.integers(max(2, least), max(2, most) + 1))
     shared, left = common[:number], common[number:]
     half = len(left) // 2 if all(private) else 0

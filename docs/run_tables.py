@@ -6,7 +6,7 @@ Used by ``fill.py`` for the markers ``<!-- runs:NAME -->``; NAME is a key of :da
 import json
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Sequence
+from typing import Any, Callable, Dict, Iterable, List, Sequence
 
 from tllib_ext.report.tables import MISSING, stat
 
@@ -153,33 +153,45 @@ def ours_office31() -> str:
     return markdown(["noise", "`mixture`", "`credo`"], rows)
 
 
-def target_ablation(noise: str) -> str:
-    """The target model with one part taken away."""
-    records = select(load("target_ablation/records.json"), noise=noise)
-    parts, tasks = (list(dict.fromkeys(r[key] for r in records)) for key in ("row", "task"))
-    rows = [[part, *(both(select(records, row=part, task=task)) for task in tasks)] for part in parts]
-    return markdown(["without", *map(spoken, tasks)], rows)
+def _scenario_rows(cells: Callable[[Sequence[Record]], List[str]]) -> List[List[str]]:
+    """Rows of a table by group and noise; every cell is of the model before and of the model now."""
+    files = [RESULTS.parents[1] / "records" / f"target_scenarios{name}.jsonl" for name in ("_before", "")]
+    models, rows = [[json.loads(line) for line in file.read_text().splitlines()[1:]] for file in files], []
+    for group, noise in dict.fromkeys((r["group"], r["noise"]) for r in models[1]):
+        chosen = [select(records, group=group, noise=noise) for records in models]
+        rows.append([group, noise, str(len(chosen[1])), *(" → ".join(pair) for pair in zip(*map(cells, chosen)))])
+    return rows
+
+
+def _mean(values: Iterable[Any]) -> str:
+    found = [float(value) for value in values if value is not None]
+    return f"{100 * sum(found) / len(found):.1f}" if found else MISSING
 
 
 def target_scenarios() -> str:
-    """The target model by the size of its neighbourhoods: means over kinds of development scenario."""
-    records = load("target_scenarios/records.json")
-    kinds = {
-        "between data sets": lambda r: r["split"] is None and r["sizes"] is None,
-        "between data sets, 8 to 20 images a class": lambda r: r["split"] is None and r["sizes"] is not None,
-        "halves": lambda r: r["split"] is not None and r["sizes"] is None,
-        "halves, 6 to 18 images a class": lambda r: r["split"] is not None and r["sizes"] is not None,
-        "all": lambda r: True,
-    }
-    names, rows = list(dict.fromkeys(r["neighbours"] for r in records)), []
-    for kind, belongs in kinds.items():
-        runs = [select([r for r in records if belongs(r)], neighbours=name) for name in names]
-        scores = [
-            (stat([r["os"] for r in some]), stat([r["h_score"] for r in some if r["h_score"] is not None])) for some in runs
-        ]
-        cells = [" / ".join(f"{100 * score.mean:.1f}" for score in pair if score is not None) for pair in scores]
-        rows.append([kind, str(len(runs[0])), *cells])
-    return markdown(["scenarios", "number", *(f"neighbours: {name}" for name in names)], rows)
+    """OS, H-score and classes of the target model, before and now, by group of development scenarios."""
+
+    def cells(records: Sequence[Record]) -> List[str]:
+        return [f"{_mean(r['os'] for r in records)} / {_mean(r['h_score'] for r in records)}",
+                _mean(r["closed_accuracy"] for r in records)]  # fmt: skip
+
+    return markdown(
+        ["scenarios", "labels", "number", "OS / H-score, before → now", "classes, before → now"], _scenario_rows(cells)
+    )
+
+
+def target_share() -> str:
+    """The interval of the share of unknown against the truth, before and now."""
+
+    def cells(records: Sequence[Record]) -> List[str]:
+        error = [abs(r["share"] - r["true_share"]) for r in records]
+        return [_mean(error), _mean(r["low"] - 1e-9 <= r["true_share"] <= r["high"] + 1e-9 for r in records),
+                _mean(e > 0.1 and r["known"] for e, r in zip(error, records)),
+                _mean(not r["known"] for e, r in zip(error, records) if e <= 0.1)]  # fmt: skip
+
+    return markdown(
+        ["scenarios", "labels", "number", "error of the share", "covered", "silent", "needless"], _scenario_rows(cells)
+    )
 
 
 def treated() -> str:
@@ -226,9 +238,8 @@ TABLES: Dict[str, Callable[[], str]] = {
     "mixture_development": mixture_development,
     "ours_office31": ours_office31,
     "private_classes": private_classes,
-    "target_ablation": lambda: target_ablation("none"),
-    "target_ablation_symmetric": lambda: target_ablation("symmetric 0.45"),
     "target_scenarios": target_scenarios,
+    "target_share": target_share,
     "tllib": tllib,
     "treated": treated,
 }

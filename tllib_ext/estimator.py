@@ -59,6 +59,8 @@ class NoisyUniDA(AnswersMixin, ClassifierMixin, BaseEstimator):
         bottleneck_dim (int): width of the trainable layer on top of the features. Default: 512
         bottleneck_lr_mult (float): its learning rate, times ``lr``. Default: 0.1
         device (str): where to train and predict. Default: ``"cpu"``
+        unknown_share (float or str, optional): what is known of the share of unknown target rows, for ``mixture`` and
+            ``credo``: a number, which is then respected, or ``"few"``, ``"some"``, ``"many"``; None estimates it
         verbose (bool): print the label model and a progress bar. Default: False
         unknown_label (int, float or str): what :meth:`predict` returns for unknown. Default: -1
 
@@ -71,6 +73,9 @@ class NoisyUniDA(AnswersMixin, ClassifierMixin, BaseEstimator):
         noise_rate_interval_ (tuple): 95 % interval of the share
         noise_rate_known_ (bool): whether these features tell it; if not, :meth:`fit` warns
         transition_ (numpy.ndarray): estimated :math:`p(\text{given} \mid \text{true})`, row = true class, :math:`(K, K)`
+        unknown_share_ (float): share of the target rows called unknown
+        unknown_share_interval_ (tuple): 90 % interval of the true share; (0, 1) for a method without a target model
+        unknown_share_known_ (bool): whether that interval tells it; if not, :meth:`fit` warns
         threshold_ (float or None): a sample is unknown if :meth:`score_samples` is above; None for a method without
             one number for all samples
         answers_ (dict): target row to the label that :meth:`answer` was told
@@ -106,6 +111,7 @@ class NoisyUniDA(AnswersMixin, ClassifierMixin, BaseEstimator):
         bottleneck_dim: int = 512,
         bottleneck_lr_mult: float = 0.1,
         device: str = "cpu",
+        unknown_share: Union[None, float, str] = None,
         verbose: bool = False,
         unknown_label: Union[int, float, str] = UNKNOWN,
     ):
@@ -113,6 +119,7 @@ class NoisyUniDA(AnswersMixin, ClassifierMixin, BaseEstimator):
         self.hparams, self.noise_rate = hparams, noise_rate
         self.batch_size, self.lr = batch_size, lr
         self.bottleneck_dim, self.bottleneck_lr_mult = bottleneck_dim, bottleneck_lr_mult
+        self.unknown_share = unknown_share
         self.device, self.verbose, self.unknown_label = device, verbose, unknown_label
 
     def fit(
@@ -158,11 +165,15 @@ class NoisyUniDA(AnswersMixin, ClassifierMixin, BaseEstimator):
         self.transition_ = np.array(model.transition)
         self.threshold_ = np.inf if xt is None else method.threshold
         self._begin_answers()
+        self.unknown_share_, self.unknown_share_interval_, self.unknown_share_known_ = 0.0, (0.0, 1.0), False
         if xt is not None:
             found = predict_domain(method, target)
             self._space = answer_space(method, found, xt, xs, model.responsibilities, True, self.seed)
             share = float(np.mean(np.asarray(found.unknown)))
             own = estimated_target(method)
+            self.unknown_share_ = share
+            if own is not None:
+                self.unknown_share_interval_, self.unknown_share_known_ = own.share_interval, own.share_known
             if own is not None or share > MOST:
                 self._warn(*describe_unknown(share, own, decides=own is not None))
         self._keep(_prediction_state(method))
@@ -246,7 +257,7 @@ class NoisyUniDA(AnswersMixin, ClassifierMixin, BaseEstimator):
         steps = 1 if method.training_free else self.steps
         balanced, shuffled = prepare(
             method, source, target, labels, steps=steps, batch=min(self.batch_size, len(source), len(target)), rate=rate,
-            seed=self.seed, say=print if self.verbose else lambda text: None,
+            seed=self.seed, unknown_share=self.unknown_share, say=print if self.verbose else lambda text: None,
         )  # fmt: skip
         play = SGDPlayers(method.players(), self.lr, steps, schedule=method.lr_factor)
         batches = source.train_batches(Steps(balanced, 0, steps)), target.train_batches(Steps(shuffled, 0, steps))

@@ -30,9 +30,8 @@ def record_of(scenario: Scenario, model: TargetModel) -> Dict[str, Any]:
     record = dict(group=scenario.group, task=scenario.task, kind=scenario.split.scenario, noise=scenario.noise,
                   seed=scenario.seed, images=len(scenario.target), classes=scenario.num_classes)  # fmt: skip
     record.update(os=report.os, h_score=report.h_score, closed_accuracy=report.closed_accuracy, share=model.share)
-    low, high = getattr(model, "share_interval", (model.share - 1.645 * model.share_std, model.share + 1.645 * model.share_std))
-    return {**record, "low": max(low, 0.0), "high": min(high, 1.0), "known": model.share_known,
-            "true_share": scenario.unknown_share}  # fmt: skip
+    low, high = model.share_interval
+    return {**record, "low": low, "high": high, "known": model.share_known, "true_share": scenario.unknown_share}
 
 
 def summary(records: Sequence[Dict[str, Any]]) -> str:

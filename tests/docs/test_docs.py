@@ -43,8 +43,8 @@ ELSEWHERE = {
     "python examples/label_audit.py data/office31_resnet50 data/transfer_mobilenetv2 --again": "an hour; --table is run",
     "python examples/label_audit.py data/office31_resnet50 --class-conditional": "a minute of real features; --table is run",
     "python examples/label_audit.py data/office31_resnet50 --open-set": "real features; --table is run",
-    "python docs/draw_target_model.py data/transfer_mobilenetv2 --ablation": "minutes of real features; its records are read",
-    "python tests/stress/target_scenarios.py data/transfer_mobilenetv2 data/office31_resnet50": "minutes of real features",
+    "python tools/target_scenarios.py data --groups style,transfer,halves --out records/target_scenarios.jsonl":
+        "ten minutes of real features; its records are read",
     "python tests/stress/hard_labels.py data/transfer_mobilenetv2/cifar.npz": "a minute; test_hard_inputs.py has such inputs",
     "python tests/stress/hard_labels.py --random 1000 data/transfer_mobilenetv2/{cifar,caltech,natural}.npz "
     "data/office31_resnet50/{amazon,webcam}.npz": "ten minutes; test_hard_inputs.py has such inputs",

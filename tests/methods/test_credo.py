@@ -260,8 +260,8 @@ def test_the_default_has_no_border_in_its_state():
 def test_the_error_of_the_share_includes_what_training_changed():
     posterior = credo(noisy(), frozen=False).target
     first = posterior.model
-    again = posterior._with_change(replace(first, share=first.share - 0.3, share_std=0.01, warnings=[]))
-    assert again.share_std == pytest.approx(np.hypot(0.3, 0.01)) and not again.share_known
-    assert any("not known" in text for text in again.warnings)
+    again = posterior._with_change(replace(first, share=first.share - 0.3, share_interval=(0.1, 0.2), warnings=[]))
+    assert again.share_interval == (0.1, first.share) and not again.share_known
+    assert "the true share lies between" in again.warnings[0]
     same = posterior._with_change(first)
-    assert same.share_std == first.share_std and same.warnings == first.warnings
+    assert same.share_interval == first.share_interval and same.warnings == first.warnings

@@ -12,7 +12,7 @@ from tllib_ext.errors import UserError
 from tllib_ext.methods.base import inverse_decay
 from tllib_ext.methods.context import Context
 from tllib_ext.methods.lead import Lead, LeadHparams
-from tllib_ext.target.pseudo_labels import glc_labels, lead_labels
+from tllib_ext.methods.pseudo_labels import glc_labels, lead_labels
 from tllib_ext.training.players import SGDPlayers
 
 TARGET = torch.randn(N_T, 8, generator=torch.Generator().manual_seed(4))

@@ -240,14 +240,21 @@ def test_unknown_images_come_in_the_groups_that_the_run_found_with_its_warnings(
     unknown = run.predictions.predicted == SPLIT.unknown
     groups = np.where(unknown, np.arange(60) % 2, -1)
     groups[np.flatnonzero(unknown)[0]] = -1
-    facts = {"called_unknown": unknown.mean(), "share": 0.2, "share_std": 0.05, "decides": False, "warnings": ["too <much>"]}
+    facts = {
+        "called_unknown": unknown.mean(),
+        "share": 0.2,
+        "share_interval": [0.1, 0.3],
+        "share_known": True,
+        "decides": False,
+        "warnings": ["too <much>"],
+    }
     write_json(tmp_path / "run" / "target_model.json", {**facts, "groups": groups.tolist()})
     run = read_run(tmp_path / "run", {})
     found = unknown_groups(run, DataFolder(run.config, run.folder))
     assert [group.title for group in found] == ["Group 1", "Group 2", "Others"]
     assert [len(group.items) for group in found] == [np.count_nonzero(unknown & (groups == g)) for g in (0, 1, -1)]
     text = make_page(run, {})
-    assert "too &lt;much&gt;" in text and "20.0 % ± 5.0 %" in text
+    assert "too &lt;much&gt;" in text and "10.0 % to 30.0 %" in text
     write_json(tmp_path / "run" / "target_model.json", {**facts, "groups": [0, 1]})  # of another run: pages by score
     assert unknown_groups(read_run(tmp_path / "run", {}), DataFolder(run.config, run.folder))[0].title.startswith("Score")
     write_json(tmp_path / "run" / "target_model.json", {"called_unknown": 0.5, "warnings": ["few images"]})  # without a model

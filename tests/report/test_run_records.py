@@ -18,7 +18,14 @@ LONG = 10**400
 def whole(tmp_path_factory):
     folder = tmp_path_factory.mktemp("whole") / "run"
     make_run(folder)
-    model = {"called_unknown": 0.5, "warnings": [], "decides": True, "share": 0.5, "share_std": 0.1, "groups": [0] * 60}
+    model = {
+        "called_unknown": 0.5,
+        "warnings": [],
+        "decides": True,
+        "share": 0.5,
+        "share_interval": [0.4, 0.6],
+        "groups": [0] * 60,
+    }
     (folder / "target_model.json").write_text(json.dumps(model))
     return folder
 
@@ -40,7 +47,8 @@ def change(file, key, value):
     ("label_model.json", "rate", "text"), ("label_model.json", "rate", LONG), ("label_model.json", "rate_text", ["<b>"]),
     *(("target_model.json", "groups", value) for value in ([None] * 60, ["a"] * 60, [[1]] * 60, [LONG] * 60, "text")),
     ("target_model.json", "decides", KeyError), ("target_model.json", "called_unknown", [0.5]),
-    ("target_model.json", "warnings", "text"), ("target_model.json", "share_std", LONG), ("target_model.json", "share", None),
+    ("target_model.json", "warnings", "text"), ("target_model.json", "share_interval", LONG),
+    ("target_model.json", "share", None),
     ("results.json", "realised_rate", LONG), ("results.json", "suspects_auroc", "text"),
     ("results.json", "realised_transition", []),
     ("config.json", "command", 3), ("config.json", "hparams", "text"), ("config.json", "root", 1), ("env.json", "versions", [1]),

@@ -52,6 +52,7 @@ SHARE = Kind(lambda value: _is_number(value) and 0 <= value <= 1, "a number from
 TEXT = Kind(lambda value: isinstance(value, str), "text")
 TRUTH = Kind(lambda value: isinstance(value, bool), "true or false")
 NAMES = Kind(lambda value: _is_list(value, TEXT.fits), "a list of texts")
+NUMBERS = Kind(lambda value: _is_list(value, _is_number), "a list of finite numbers")
 WHOLE = Kind(lambda value: _is_list(value, _is_whole), "a list of whole numbers")
 RECORD = Kind(lambda value: isinstance(value, dict), "an object")
 
@@ -83,7 +84,7 @@ def label_model(classes: int) -> Dict[str, Kind]:
 
 def target_model() -> Dict[str, Kind]:
     """The schema of ``target_model.json``."""
-    more = {"share": NUMBER.or_none(), "share_std": NUMBER.or_none(), "groups": WHOLE.or_none()}
+    more = {"share": NUMBER.or_none(), "share_interval": NUMBERS.or_none(), "groups": WHOLE.or_none()}
     return {"called_unknown": SHARE, "warnings": NAMES, "decides": TRUTH, **more}
 
 

@@ -1,7 +1,7 @@
 """The facts of a run that a method gets before its first step."""
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Callable, List, Optional, Set
+from typing import TYPE_CHECKING, Callable, List, Optional, Set, Union
 
 import numpy as np
 from torch import Tensor
@@ -11,7 +11,8 @@ from tllib_ext.errors import UserError
 __all__ = ["Context", "TOLD"]
 
 #: facts -> what a method that reads them was told, for comparison tables.
-TOLD = {"rate": "noise rate", "target_inputs": "whole target", "target_features": "whole target"}
+TOLD = {"rate": "noise rate", "target_inputs": "whole target", "target_features": "whole target",
+        "unknown_share": "unknown share"}  # fmt: skip
 
 
 @dataclass
@@ -27,6 +28,8 @@ class Context:
         source_weights (numpy.ndarray, optional): their weights, 0 for a label that is left out; None: all equal
         source_inputs, target_inputs (tensor, optional): frozen features, where these are what the networks get
         say (callable): writes a line to the log
+        unknown_share (float or str, optional): what the experimenter says of the share of unknown target samples: a number, or
+            ``few``, ``some``, ``many``
         source_features, target_features (callable, optional): the current G's features of a whole domain in list
             order, in evaluation mode and without augmentation: :math:`(N, D)`, on the CPU
 
@@ -49,6 +52,7 @@ class Context:
     source_inputs: Optional[Tensor] = field(default=None, repr=False)
     target_inputs: Optional[Tensor] = field(default=None, repr=False)
     say: Callable[[str], None] = field(default=lambda text: None, repr=False)
+    unknown_share: Union[None, str, float] = None
     source_features: Optional[Callable[[], Tensor]] = field(default=None, repr=False)
     target_features: Optional[Callable[[], Tensor]] = field(default=None, repr=False)
 
@@ -84,6 +88,7 @@ class Context:
     if not TYPE_CHECKING:  # a type checker would take every name for an attribute
 
         def __getattribute__(self, name):
-            if name in TOLD:
+            value = object.__getattribute__(self, name)
+            if name in TOLD and value is not None:
                 self.told.add(TOLD[name])
-            return object.__getattribute__(self, name)
+            return value

@@ -4,7 +4,7 @@ r"""`LEAD: Learning Decomposition for Source-free Universal Domain Adaptation (C
 
 Source-free: a first stage learns the source with smoothed labels; in the second stage the classifier W is fixed, and only
 target images are learnt. At every round all of the target gets pseudo-labels q, one-hot or uniform, with weights w
-(:mod:`tllib_ext.target.pseudo_labels`). With z the embedding, :math:`e = z / \|z\|`, k and r the lengths of e inside and outside
+(:mod:`tllib_ext.methods.pseudo_labels`). With z the embedding, :math:`e = z / \|z\|`, k and r the lengths of e inside and outside
 of the span of W's rows, u = 1 for unknown, and :math:`\bar p` the mean output of the four nearest other target images:
 
 .. math::
@@ -32,10 +32,10 @@ from tllib_ext.distributed import pooled_mean
 from tllib_ext.errors import UserError
 from tllib_ext.methods.base import Batch, Hparams, Method, ParamGroup, Players, Prediction, hparam, inverse_decay
 from tllib_ext.methods.context import Context
+from tllib_ext.methods.pseudo_labels import class_count, glc_labels, lead_labels
 from tllib_ext.methods.rules import EntropyRule
 from tllib_ext.modules.memory import FeatureBank, SampleRows, gather_with_grad
 from tllib_ext.split import LabelSplit
-from tllib_ext.target.pseudo_labels import class_count, glc_labels, lead_labels
 
 __all__ = ["Lead", "LeadHparams"]
 

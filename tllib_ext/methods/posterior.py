@@ -65,19 +65,20 @@ class TargetPosterior(nn.Module):
             if context.source_labels is None:
                 raise UserError("estimating the labels needs the given ones: pass source_labels")
             labels = estimate_once(x_s, context.source_labels, self.num_classes, context.seed)
-        self.model = self._with_change(estimate_target(x_s, labels.responsibilities, x_t, context.seed))
+        self.model = self._with_change(estimate_target(x_s, labels.responsibilities, x_t, context.seed, context.unknown_share))
         self._classify = self.model.predict
         return labels, self.model
 
     def _with_change(self, model: TargetModel) -> TargetModel:
-        """The error of the share includes its change since the first estimate: a G that trains may move unknown samples into a
-        class, and the features that it makes then agree with it."""
+        """The interval of the share includes the first estimate: a G that trains may move unknown samples into a class, and the
+        features that it makes then agree with it."""
         if self._first_share is None:
             self._first_share = model.share
             return model
-        error = float(np.hypot(model.share_std, model.share - self._first_share))
-        texts = warnings_of(model.share, error, model.separation, model.closeness, len(model.posterior))
-        return replace(model, share_std=error, warnings=texts)
+        low, high = model.share_interval
+        interval = min(low, self._first_share), max(high, self._first_share)
+        texts = warnings_of(model.share, interval, model.closeness, len(model.posterior))
+        return replace(model, share_interval=interval, warnings=texts)
 
     def forward(self, inputs: Tensor, features: Tensor) -> Tensor:
         if self._classify is None:

@@ -82,7 +82,7 @@ def read_run(folder: PathLike, results: Optional[Record] = None) -> RunFiles:
 
     def diagnosis(file: Path) -> Record:
         found = read_record(file, target_model(), ("called_unknown", "warnings"))
-        lacking = {"share": ("decides", "share_std"), "decides": ("share", "share_std")}
+        lacking = {"share": ("decides", "share_interval"), "decides": ("share", "share_interval")}
         if absent := [name for key, names in lacking.items() for name in names if key in found and found.get(name) is None]:
             raise UserError(f"{file} has no {absent[0]}: it was written by another version")
         return found

@@ -1,24 +1,21 @@
-"""The groups of unknown samples, the error of their share, and warnings with a remedy where the model does not fit."""
+"""The groups of unknown samples, the interval of their share, and warnings with a remedy where the model does not fit."""
 
 from typing import List, Sequence, Tuple
 
 import numpy as np
 from sklearn.cluster import KMeans
 
-from tllib_ext.target.cosines import expected_maximum, null_spread
 from tllib_ext.target.embedding import unit
+from tllib_ext.target.graph import MOST
 
-__all__ = ["MOST", "UNCERTAIN", "WEAK", "WEAK_SHARE", "group_unknown", "share_error", "warnings_of"]
+__all__ = ["MOST", "group_unknown", "share_interval", "share_is_known", "warnings_of"]
 
-#: with an error above this the share is not known.
-UNCERTAIN = 0.1
-#: below this separation, or with a larger share of unknown, the features do not tell known from unknown; then
-#: :data:`WEAK_SHARE` is called unknown.
-WEAK, MOST, WEAK_SHARE = 0.5, 0.95, 1 / 3
-_FEW = 0.01
-_APART, _FAR = 1.5, 0.25
+#: an interval that reaches farther from the share than this does not tell it.
+UNCERTAIN = 0.15
+MARGIN = 0.1  # of the interval of the share
+_FEW, _FAR = 0.01, 0.15
 _SILHOUETTE = 0.1  # one group is kept unless some number of groups reaches this
-_REMEDY = "try better features (docs/faq.md: too many or too few unknown)"
+_REMEDY = "answer twenty questions (tllib-ext ask RUN) or try a stronger backbone (docs/faq.md: too many or too few unknown)"
 
 
 def group_unknown(z: np.ndarray, expected: float, seed: int = 0, most: int = 3000) -> Tuple[int, np.ndarray]:
@@ -43,53 +40,30 @@ def group_unknown(z: np.ndarray, expected: float, seed: int = 0, most: int = 300
     return len(names), rank[member]
 
 
-def share_error(
-    share: float,
-    shares: Sequence[float],
-    soft: np.ndarray,
-    cosines: np.ndarray,
-    decision: np.ndarray,
-    held: np.ndarray,
-    margin: np.ndarray,
-) -> float:
-    r"""Error of the share of unknown: six terms in quadrature.
-
-    Sampling; disagreement of ``shares``, of every mixture and of both passes; ambiguity, the mean of
-    :math:`\min(p, 1 - p)` of the soft labels. These do not show an error that all mixtures have in common, so three signs of
-    one join in: unequal class sizes, :math:`0.6 \sqrt{u (1 - u)}` times their coefficient of variation (a class that took
-    unknown samples, or lost its own); and the share of samples called unknown whose nearest class is not ``held`` by the
-    target although their cosine with it is above what chance explains (a class that was lost as a whole); and three times the
-    share, times the excess over 0.4 of a ratio of mean ``margin``s: by how much a sample itself is nearer to its nearest class
-    than to the second, of the samples called unknown to those called known (known classes that look different in the
-    target). The factors were set on development data, so that an error above 0.1 is announced.
-    """
-    k = cosines.shape[1]
-    ambiguity = np.minimum(soft[:, -1], 1 - soft[:, -1]).mean()
-    sizes = np.bincount(decision, minlength=k + 1)[:k][held]
-    uneven = 0.6 * np.sqrt(share * (1 - share)) * sizes.std() / max(sizes.mean(), 1e-9) if len(sizes) else 0.0
-    close = cosines.max(1) > (expected_maximum(k) + 1) * null_spread(cosines)
-    lost = ((decision == k) & ~held[cosines.argmax(1)] & close).mean()
-    disagreement = np.sqrt(np.mean((np.asarray(shares) - share) ** 2))
-    unknown, excess = decision == k, 0.0
-    if unknown.any() and not unknown.all():
-        excess = 3 * share * max(margin[unknown].mean() / max(margin[~unknown].mean(), 1e-9) - 0.4, 0.0)
-    sampling = np.sqrt(share * (1 - share) / len(decision))
-    return float(np.linalg.norm([sampling, disagreement, ambiguity, uneven, lost, excess]))
+def share_interval(share: float, shares: Sequence[float], told: bool = False) -> Tuple[float, float]:
+    """90 % interval of the share of unknown: what the powers and the decisions say, and a margin on both sides."""
+    if told:
+        return share, share
+    ends = (*shares, share)
+    return max(min(ends) - MARGIN, 0.0), min(max(ends) + MARGIN, 1.0)
 
 
-def warnings_of(share: float, share_std: float, separation: float, closeness: float, number: int) -> List[str]:
+def share_is_known(share: float, interval: Tuple[float, float]) -> bool:
+    """Whether the interval tells the share."""
+    return max(share - interval[0], interval[1] - share) <= UNCERTAIN
+
+
+def warnings_of(share: float, interval: Tuple[float, float], closeness: float, number: int) -> List[str]:
     """What does not fit, each with a remedy."""
+    low, high = interval
     cases = {
-        f"only {number} target samples: too few to find groups in; add target samples": number < 30,
+        f"{share:.0%} were called unknown; the true share lies between {low:.0%} and {high:.0%}: {_REMEDY}":
+            not share_is_known(share, interval),
+        f"only {number} target samples: too few to find groups in; add target images": number < 30,
         f"nothing in the target looks unknown: right for closed and partial label sets, else {_REMEDY}": share < _FEW,
-        f"the share of unknown is not known ({share:.0%} ± {share_std:.0%}): look at the samples called unknown, and"
-        f" {_REMEDY}": share_std > UNCERTAIN,
-        f"these features do not group the target by class: the nearest source class decides, and the {share:.0%} that resemble"
-        f" their class least are called unknown, a convention, no estimate; check that both domains share classes and have"
-        f" features that were computed in the same way, or {_REMEDY}": separation <= WEAK,
-        f"known and unknown are no two groups in these features ({separation:.1f} sd apart): decisions of unknown are close to"
-        f" guesses; {_REMEDY}": WEAK < separation < _APART,
-        f"the domains are far apart: the cosine of target groups with their source class is {closeness:.2f}; classes may be"
+        f"nearly everything in the target ({share:.0%}) was called unknown: check that both domains share classes and have"
+        f" features of one backbone with the same preprocessing, or {_REMEDY}": share > MOST,
+        f"the domains are far apart: the cosine of target samples with their source class is {closeness:.2f}; classes may be"
         f" mistaken for each other; {_REMEDY}": closeness < _FAR,
     }  # fmt: skip
     return [text for text, holds in cases.items() if holds]

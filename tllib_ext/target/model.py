@@ -1,35 +1,33 @@
 r"""What does the target hold? A posterior over the K source classes and *unknown*, without a threshold.
 
 1. :mod:`~tllib_ext.target.embedding`: both domains centred and whitened; classes are directions.
-2. :mod:`~tllib_ext.target.cosines`: soft labels, "nearest prototype or unknown", from the best cosine of a neighbourhood.
-   Where the median known class has fewer than 30 samples, a neighbourhood of 15 holds samples of other classes, which makes
-   a known class look unknown: there the soft labels are the mean of those by neighbourhoods of 5, 10 and 15.
-3. Confident target samples take part in the whitening and correct the centre of the target; step 2 again.
-4. :mod:`~tllib_ext.target.mixture`: K tied and M free components, EM from the soft labels, averaged over M and temperature.
-   The posterior of a sample depends on no other sample, so new samples get one too.
-   Where the neighbourhoods of step 2 fall into no two groups (a separation below 0.5), or the mixtures call more than
-   95 % unknown, target samples of one class are no neighbours in these features: the nearest prototype of the sample
-   itself decides, and the third with the lowest resemblance is called unknown.
-5. :mod:`~tllib_ext.target.diagnosis`: groups of unknown samples, error of their share, warnings.
+2. :mod:`~tllib_ext.target.graph`: nearest class and resemblance of a sample's neighbourhood; the share that resembles no class,
+   under a prior. So many samples with the lowest resemblance are unknown at first.
+3. The others take part in the whitening and correct the centre of the target.
+4. :mod:`~tllib_ext.target.mixture`: K tied and M free components, EM from these labels. The posterior of a sample depends on
+   no other sample, so new samples get one too. Where EM leaves the error of the share, or a told share, the free components
+   get the weight that holds it.
+5. :mod:`~tllib_ext.target.diagnosis`: groups of unknown samples, interval of their share, warnings.
+
+The model is estimated from at most 20,000 target samples; all get a posterior.
 """
 
 from dataclasses import dataclass
-from typing import List, Optional, Sequence, Tuple
+from typing import List, Optional, Sequence, Tuple, Union
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from tllib_ext.errors import UserError
-from tllib_ext.target.cosines import TwoGroups, local_means, soft_labels
-from tllib_ext.target.diagnosis import MOST, UNCERTAIN, WEAK, WEAK_SHARE, group_unknown, share_error, warnings_of
+from tllib_ext.target.diagnosis import group_unknown, share_interval, share_is_known, warnings_of
 from tllib_ext.target.embedding import Embedding, project
-from tllib_ext.target.mixture import Mixture, class_size, fit_mixtures, nearest_prototype, number_of_groups
+from tllib_ext.target.graph import prior_on_share, resemblance
+from tllib_ext.target.mixture import Mixture, class_size, fit_mixture, nearest_prototype, with_share
 
 __all__ = ["TargetClassifier", "TargetModel", "decide", "estimate_target"]
 
 _CHUNK = 8192
-NEIGHBOURS, SMALLER = 15, (5, 10)  # of a sample; the smaller numbers join where classes are small
-SURE = 0.9  # mean confidence in the source labels below which prototypes are blurred
+_MOST = 20_000  # target samples that the model is estimated from
 
 
 @dataclass
@@ -59,7 +57,7 @@ class TargetModel:
 
     posterior: np.ndarray  # of the K source classes and, last, unknown, (N, K + 1)
     share: float  # of the samples that are called unknown
-    share_std: float  # its error; above 0.1 the share is not known
+    share_interval: Tuple[float, float]  # 90 % interval of the true share
     absent: List[int]  # source classes that the target does not seem to hold
     num_groups: int  # of unknown samples
     groups: np.ndarray  # group of every sample that is called unknown, the largest is 0; -1 for the others, (N,)
@@ -70,8 +68,8 @@ class TargetModel:
 
     @property
     def share_known(self) -> bool:
-        """Whether the share of unknown is known to about 0.1."""
-        return self.share_std <= UNCERTAIN
+        """Whether the interval tells the share."""
+        return share_is_known(self.share, self.share_interval)
 
     @property
     def labels(self) -> np.ndarray:
@@ -83,13 +81,15 @@ class TargetModel:
         n, width = self.posterior.shape
         name = [str(x) for x in (names if names is not None else range(width - 1))]
         absent = ", ".join(name[k] for k in self.absent) or "none"
-        known = "" if self.share_known else " (not known: the error is large)"
+        low, high = self.share_interval
         lines = [
-            f"target model: {n} samples, {self.share:.1%} ± {self.share_std:.1%} unknown{known}, in {self.num_groups} groups",
+            f"target model: {n} samples, {self.share:.1%} unknown (90 % interval {low:.0%} to {high:.0%}), in {self.num_groups}"
+            " groups",
             f"  source classes that the target does not seem to hold: {absent}",
             f"  cosine of the known with their class {self.closeness:.2f}, separation from the unknown {self.separation:.1f} sd",
         ]
-        return "\n".join(lines + [f"  warning: {text}" for text in self.warnings])
+        texts = [f"  warning: {text}" for text in self.warnings]
+        return "\n".join(lines + texts if self.share_known else texts + lines)
 
 
 def decide(posterior: np.ndarray) -> np.ndarray:
@@ -99,7 +99,11 @@ def decide(posterior: np.ndarray) -> np.ndarray:
 
 
 def estimate_target(
-    source_features: ArrayLike, source_posterior: ArrayLike, target_features: ArrayLike, seed: int = 0
+    source_features: ArrayLike,
+    source_posterior: ArrayLike,
+    target_features: ArrayLike,
+    seed: int = 0,
+    unknown_share: Union[None, str, float] = None,
 ) -> TargetModel:
     r"""Estimate which target samples are of a known class, of which, and which are of none.
 
@@ -108,6 +112,8 @@ def estimate_target(
         source_posterior (array): of the source labels (a label model's ``responsibilities``, or one-hot), :math:`(S, K)`
         target_features (array): of the same backbone, :math:`(N, D)`
         seed (int, optional): of the range finder and of k-means. Default: 0
+        unknown_share (float or str, optional): what is known of the share of unknown: the share itself, which is then
+            respected, or ``few``, ``some``, ``many``. Default: a weak prior, 1/3 ± 1/4
 
     Examples::
 
@@ -128,67 +134,41 @@ def estimate_target(
         raise UserError(f"source features have {a} columns, target features {b}: use one backbone for both")
     if labels.min() < 0 or abs(labels.sum(1) - 1).max() > 1e-3:
         raise UserError("source posteriors are no probabilities: expected rows that are not negative and sum to one")
+    prior = prior_on_share(unknown_share)
     # An order that depends on the rows only: results do not depend on the order of the samples.
     first, order = _canonical(source, seed), _canonical(target, seed)
-    back = np.argsort(order)
-    source, labels, target = source[first], labels[first], target[order]
+    step = max(len(target) / _MOST, 1.0)
+    sample = target[order[((np.arange(int(len(target) / step)) + 0.5) * step).astype(np.int64)]]
 
-    space = project(source, labels, target, seed)
-    blurred = float(labels.max(1).mean()) < SURE
-    first_embedding = space.whiten()
-    first_z = first_embedding(target)
-    sizes: Tuple[int, ...] = (NEIGHBOURS,)
-    start, fits, _ = _neighbourhood_labels(first_z, first_embedding.prototypes, blurred, sizes)
-    if class_size(start) < 2 * NEIGHBOURS:  # a neighbourhood is more than half a class: smaller ones count too
-        sizes = (*SMALLER, NEIGHBOURS)
-        start, fits, _ = _neighbourhood_labels(first_z, first_embedding.prototypes, blurred, sizes)
-    weak = _separation(fits) < WEAK
-    if not weak:
-        embedding = space.whiten(start)
-        z = embedding(target)
-        soft, fits, cosines = _neighbourhood_labels(z, embedding.prototypes, blurred, sizes)
-        classifier = TargetClassifier(embedding, fit_mixtures(z, soft, embedding.prototypes, seed))
-        members = classifier.members(z)
-        weak = float((decide(np.mean(members, axis=0)) == labels.shape[1]).mean()) > MOST
-    if weak:
-        embedding, z = first_embedding, first_z
-        cosines = z @ embedding.prototypes.T
-        soft, fits = soft_labels(cosines)
-        classifier = TargetClassifier(embedding, [nearest_prototype(z, embedding.prototypes, WEAK_SHARE)])
-        members = classifier.members(z)
-    posterior = np.mean(members, axis=0)
+    k = labels.shape[1]
+    space = project(source[first], labels[first], sample, seed)
+    embedding = space.whiten()
+    near = resemblance(embedding(sample), embedding.prototypes, prior)
+    start = near.labels(k)
+    if near.weak:
+        mixture = nearest_prototype(embedding.prototypes)
+    else:
+        embedding = space.whiten(np.eye(k + 1)[start])
+        mixture = fit_mixture(embedding(sample), start, embedding.prototypes, seed)
 
-    n, k = len(target), labels.shape[1]
+    z = np.concatenate([embedding(target[order[i : i + _CHUNK]]) for i in range(0, len(order), _CHUNK)])
+    mixture = with_share(mixture, z, k, near.share - near.error, near.share + near.error)
+    classifier = TargetClassifier(embedding, [mixture])
+    posterior = np.concatenate([np.mean(classifier.members(z[i : i + _CHUNK]), axis=0) for i in range(0, len(z), _CHUNK)])
     decision = decide(posterior)
     unknown = decision == k
-    share = float(unknown.mean())
-    counts = np.bincount(decision, minlength=k + 1)[:k]
+    share, counts = float(unknown.mean()), np.bincount(decision, minlength=k + 1)[:k]
     held = counts >= max((~unknown).sum() / max((counts > 0).sum(), 1) / 10, 1)
-    shares = [float(p[:, -1].mean()) for p in (*members, start, soft)]
-    nearest = np.sort(z @ embedding.prototypes.T, axis=1)[:, -2:]
-    share_std = share_error(share, shares, soft, cosines, decision, held, nearest[:, -1] - nearest[:, 0])
-    separation = _separation(fits)
-    if weak:  # the share is a convention, not an estimate
-        share_std, separation = max(share_std, WEAK_SHARE), min(separation, WEAK)
-    groups = np.full(n, -1, dtype=np.int64)
-    number, groups[unknown] = group_unknown(z[unknown], number_of_groups(posterior), seed)
-    closeness = float(np.median([fit.known_mean for fit in fits]))
-    warnings = warnings_of(share, share_std, separation, closeness, n)
-    return TargetModel(posterior[back], share, share_std, np.flatnonzero(~held).tolist(), number,
-                       groups[back], warnings, separation, closeness, classifier)  # fmt: skip
-
-
-def _neighbourhood_labels(
-    z: np.ndarray, prototypes: np.ndarray, blurred: bool, sizes: Sequence[int]
-) -> Tuple[np.ndarray, List[TwoGroups], np.ndarray]:
-    """Mean of the soft labels by neighbourhoods of all ``sizes``, their fits, and the cosines of the last with the prototypes."""
-    cosines = [local_means(z, size) @ prototypes.T for size in sizes]
-    found = [soft_labels(values, blurred) for values in cosines]
-    return np.mean([soft for soft, _ in found], axis=0), [fit for _, fits in found for fit in fits], cosines[-1]
-
-
-def _separation(fits: Sequence[TwoGroups]) -> float:
-    return float(np.median([fit.separation for fit in fits]))
+    best = (z @ embedding.prototypes.T).max(1)
+    known_mean = float(best[~unknown].mean()) if not unknown.all() else 0.0
+    unknown_mean = float(best[unknown].mean()) if unknown.any() else near.null
+    groups = np.full(len(z), -1, dtype=np.int64)
+    number, groups[unknown] = group_unknown(z[unknown], unknown.sum() / class_size(decision, k), seed)
+    interval = share_interval(share, near.shares, told=prior.std == 0)
+    warnings = warnings_of(share, interval, known_mean, len(z))
+    back = np.argsort(order)
+    return TargetModel(posterior[back], share, interval, np.flatnonzero(~held).tolist(), number, groups[back], warnings,
+                       (known_mean - unknown_mean) / max(float(best.std()), 1e-9), known_mean, classifier)  # fmt: skip
 
 
 def _canonical(features: np.ndarray, seed: int) -> np.ndarray:
@@ -204,7 +184,7 @@ def _array(name: str, value: ArrayLike) -> np.ndarray:
         raise UserError(f"{name} have shape {x.shape}: expected (N, D) with N > 0 and D > 0")
     if not (np.issubdtype(x.dtype, np.floating) or np.issubdtype(x.dtype, np.integer)):
         raise UserError(f"{name} are {x.dtype}: expected numbers")
-    bad = np.count_nonzero(~np.isfinite(x).all(1))
+    bad = sum(np.count_nonzero(~np.isfinite(x[i : i + _CHUNK]).all(1)) for i in range(0, len(x), _CHUNK))
     if bad:
         raise UserError(f"{bad} of {len(x)} rows of {name} are not finite: expected finite numbers, check the backbone")
     return x

@@ -18,6 +18,7 @@ from tllib_ext.training.setting import (
     SPLIT,
     TEXT,
     THREADS,
+    UNKNOWN_SHARE,
     WORKERS,
     check_fields,
     choice,
@@ -172,6 +173,13 @@ class RunConfig(SettingsRecord):
     )  # fmt: skip
     unknown_threshold: Optional[float] = _method(
         None, NUMBER, "of that rule: share of log K, least confidence, or posterior of unknown", metavar="T"
+    )
+    unknown_share: Optional[Union[float, str]] = _method(
+        None,
+        UNKNOWN_SHARE,
+        "what you know of the share of unknown images, for mixture, credo and --unknown-rule target-model:\n"
+        "a number from 0 to 1, which is then respected, or few, some, many; default: estimated",
+        metavar="SHARE",
     )
 
     arch: Optional[str] = _backbone(

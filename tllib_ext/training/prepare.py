@@ -1,6 +1,6 @@
 """What comes before the first step: the method's preparation and the order in which it will see the samples."""
 
-from typing import Callable, Tuple
+from typing import Callable, Tuple, Union
 
 import numpy as np
 
@@ -26,6 +26,7 @@ def prepare(
     seed: int,
     say: Callable[[str], None],
     labels_by: str = "given",
+    unknown_share: Union[None, str, float] = None,
 ) -> Tuple[BalancedBatches, ShuffledBatches]:
     r"""Prepare a method for its data; returns the samplers of source and target batches.
 
@@ -43,6 +44,7 @@ def prepare(
         say (callable): prints a line to the log
         labels_by (str): treatment of the given labels (:func:`~tllib_ext.labels.treatment.treat_labels`); the method sees
             its labels and its rate, the sampler draws by its weights
+        unknown_share (float or str, optional): what is known of the share of unknown target samples
     """
     weights = None
     if labels_by != "given":
@@ -62,6 +64,7 @@ def prepare(
         source_inputs=source.features,
         target_inputs=target.features,
         say=say,
+        unknown_share=unknown_share,
         source_features=lambda: features_of(method.backbone, source),
         target_features=lambda: features_of(method.backbone, target),
     )

@@ -12,7 +12,7 @@ from tllib_ext.typing import PathLike
 __all__ = [
     "Kind", "Setting", "setting", "settings_of", "read_value", "check_fields", "choice",
     "TEXT", "FLAG", "COUNT", "SEED", "WORKERS", "THREADS",
-    "RATE", "POSITIVE", "NOT_NEGATIVE", "NUMBER", "DROP_RATE", "SPLIT", "HPARAMS",
+    "RATE", "POSITIVE", "NOT_NEGATIVE", "NUMBER", "DROP_RATE", "UNKNOWN_SHARE", "SPLIT", "HPARAMS",
     "COUNT_LIMIT", "SEED_LIMIT",
 ]  # fmt: skip
 
@@ -170,6 +170,10 @@ def _drop_rate(value: Number) -> Union[float, str]:
         return str(value)
 
 
+def _unknown_share(value: Number) -> Union[float, str]:
+    return str(value) if value in ("few", "some", "many") else _real(lambda share: 0 <= share <= 1)(value)
+
+
 def _split(value: object) -> Union[str, LabelSplit]:
     if isinstance(value, Mapping):
         return LabelSplit(**value)
@@ -209,5 +213,6 @@ POSITIVE = Kind(_real(lambda x: 0 < x < math.inf), "a positive number")
 NOT_NEGATIVE = Kind(_real(lambda x: 0 <= x < math.inf), "a number, 0 or more")
 NUMBER = Kind(_real(math.isfinite), "a number")
 DROP_RATE = Kind(_drop_rate, "a number, or a word that the method knows")
+UNKNOWN_SHARE = Kind(_unknown_share, "a number from 0 to 1, few, some or many")
 SPLIT = Kind(_split, "a/b/c (shared/source private/target private), a preset's name or a LabelSplit")
 HPARAMS = Kind(_hparams, "names and values")

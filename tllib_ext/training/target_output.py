@@ -38,16 +38,20 @@ def write_target_model(parts: RunParts, folder: Path, prediction: Prediction, es
             model = _new_model(parts)
     share = float(unknown.mean())
     facts: Record = {"called_unknown": share, "warnings": describe_unknown(share, model, decides)}
-    line = f"{share:.1%} of the target called unknown"
+    line, results = f"{share:.1%} of the target called unknown", {"predicted_unknown": share}
     if model is not None:
-        line += f" ± {model.share_std:.1%}" if decides else f"; the target model says {model.share:.1%} ± {model.share_std:.1%}"
-        facts.update(decides=decides, share=model.share, share_std=model.share_std, absent=model.absent,
-                     separation=model.separation, closeness=model.closeness)  # fmt: skip
+        low, high = model.share_interval
+        line += "" if decides else f"; the target model says {model.share:.1%}"
+        line += f" (90 % interval of the true share: {low:.0%} to {high:.0%})"
+        facts.update(decides=decides, share=model.share, share_interval=[low, high], share_known=model.share_known,
+                     absent=model.absent, separation=model.separation, closeness=model.closeness)  # fmt: skip
+        results.update(unknown_share_low=low, unknown_share_high=high, unknown_share_known=model.share_known)
         groups = model.groups if decides else _group(parts, model, unknown)
         if groups is not None:
             facts["groups"] = groups.tolist()
     write_json(folder / "target_model.json", facts)
-    return {"predicted_unknown": share}, [line, *(f"warning: {text}" for text in facts["warnings"])]
+    texts = [f"warning: {text}" for text in facts["warnings"]]
+    return results, [line, *texts] if model is None or model.share_known else [*texts, line]
 
 
 def describe_unknown(share: float, model: Optional[TargetModel], decides: bool) -> List[str]:
@@ -57,8 +61,9 @@ def describe_unknown(share: float, model: Optional[TargetModel], decides: bool) 
     other = "try the method mixture, or the unknown rule target-model for a method without a detector (docs/faq.md: too many or"
     other, says = f"{other} too few unknown)", ""
     if model is not None:
-        says = f", where the target model says {model.share:.0%} ± {model.share_std:.0%}"
-        if abs(share - model.share) > max(_APART, 2 * model.share_std) and _FEW <= share <= MOST:
+        low, high = model.share_interval
+        says = f", where the target model says {model.share:.0%} ({low:.0%} to {high:.0%})"
+        if abs(share - model.share) > _APART and not low <= share <= high and _FEW <= share <= MOST:
             return [f"{share:.0%} of the target was called unknown{says}: one of them is wrong, look at the samples; {other}"]
     if share > MOST:
         return [f"nearly everything in the target ({share:.1%}) was called unknown{says}: the method's threshold does not fit"
@@ -76,7 +81,7 @@ def _new_model(parts: RunParts) -> Optional[TargetModel]:
         return None
     x, seed = source.cpu().numpy(), parts.config.seed
     known = estimate_once(x, labels, parts.data.split.num_source, seed)
-    return estimate_target(x, known.responsibilities, target.cpu().numpy(), seed)
+    return estimate_target(x, known.responsibilities, target.cpu().numpy(), seed, parts.config.unknown_share)
 
 
 def _group(parts: RunParts, model: TargetModel, unknown: np.ndarray) -> Optional[np.ndarray]:

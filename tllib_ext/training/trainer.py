@@ -94,6 +94,7 @@ class _Training:
         self.samplers = prepare(
             method, parts.source, parts.target, parts.noisy.targets, steps=config.steps, rate=parts.noisy.rate,
             batch=config.batch_size * world_size(), seed=config.seed, say=self.say, labels_by=config.labels_by,
+            unknown_share=config.unknown_share,
         )  # fmt: skip
         self.play = SGDPlayers(
             method.players(), config.lr, config.steps, config.momentum, config.weight_decay, scaler=self.precision.scaler,

@@ -7,7 +7,7 @@ import pytest
 from sklearn.cluster import KMeans
 from sklearn.mixture import GaussianMixture
 
-from tllib_ext.target.pseudo_labels import class_count, glc_labels, lead_labels
+from tllib_ext.methods.pseudo_labels import class_count, glc_labels, lead_labels
 
 K, D, N = 3, 6, 40
 

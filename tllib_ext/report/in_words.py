@@ -11,7 +11,6 @@ from tllib_ext.report.run_files import RunFiles
 __all__ = ["findings_in_words"]
 
 #: a share of unknown whose error is larger is not known (the target model warns of it too)
-_UNCERTAIN = 0.1
 _NAMED = 4
 
 
@@ -64,10 +63,10 @@ def _count(number: int, noun: str) -> str:
 def _groups(model: "dict[str, object]") -> str:
     groups = model.get("groups")
     number = len({group for group in groups if group >= 0}) if isinstance(groups, list) else 0
-    share, error = model.get("share"), model.get("share_std")
+    interval = model.get("share_interval")
     text = f", in {number} groups" if number > 1 else ""
-    if isinstance(share, float) and isinstance(error, float) and model.get("decides"):
-        text += f" ({share:.0%} ± {error:.0%})" if error <= _UNCERTAIN else ""
+    if isinstance(interval, list) and model.get("decides") and model.get("share_known"):
+        text += f" (truly {interval[0]:.0%} to {interval[1]:.0%} of all)"
     return text
 
 

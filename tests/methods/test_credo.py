@@ -12,6 +12,7 @@ from tllib_ext.methods.base import Batch
 from tllib_ext.methods.context import Context
 from tllib_ext.methods.credo import Credo, CredoHparams
 from tllib_ext.methods.divergence import Divergence, DivergenceHparams
+from tllib_ext.methods.posterior import posterior_prediction
 from tllib_ext.modules.heads import FeatureBottleneck
 from tllib_ext.split import LabelSplit
 from tllib_ext.training.checkpoint import load_method
@@ -60,6 +61,57 @@ def test_it_corrects_weighs_and_drops_by_its_own_doubt():
     assert np.allclose(method.weights.numpy(), confidence / confidence.mean(), rtol=1e-5)
     assert method.selection.drop_rate == pytest.approx(max(1 - confidence.mean(), min(0.1, model.rate)), abs=1e-6)
     assert np.array_equal(method.balance_labels(given), method.labels.numpy())
+
+
+def from_a_stage(fits, part_frozen=True, say=lambda text: None):
+    """The method on a network that trains, prepared with that network's features."""
+    torch.manual_seed(0)
+    method = Credo(FeatureBottleneck(DIM, 12), SPLIT, CredoHparams(fits=fits, warmup=0))
+
+    @torch.no_grad()
+    def features(x):
+        training = method.backbone.training
+        out = method.backbone.eval()(x)
+        method.backbone.train(training)
+        return out
+
+    method.prepare(context(noisy(), frozen=False, part_frozen=part_frozen, say=say,
+                           source_features=lambda: features(FEATURES), target_features=lambda: features(TARGET)))  # fmt: skip
+    return method
+
+
+@pytest.mark.parametrize("fits, trains", [(-1.0, False), (1.1, True)])
+def test_from_a_stage_on_the_first_estimate_decides_whether_to_train(fits, trains):
+    said = []
+    method = from_a_stage(fits, say=said.append)
+    assert ("the features fit, nothing is trained" in said[-1]) != trains and "cosine" in said[-1]
+    before = {name: value.clone() for name, value in method.state_dict().items()}
+    play = SGDPlayers(method.train().players(), 0.01, 100)
+    index, given = torch.arange(12), torch.from_numpy(noisy())
+    play.begin(0)
+    log = method.update(Batch(FEATURES[index], given[index], index), Batch(TARGET[index], None, index), 0, play)
+    assert torch.isfinite(log["loss"])
+    moved = any(
+        not torch.equal(value, before[name]) for name, value in method.state_dict().items() if name.startswith("backbone.")
+    )
+    assert moved == trains
+    method.eval()
+    method.refresh()
+    found = method.predict(TARGET)
+    if not trains:  # what mixture says
+        expected = posterior_prediction(torch.from_numpy(method.target.model.predict(method.backbone(TARGET).detach().numpy())))
+        assert torch.equal(found.unknown, expected.unknown) and torch.allclose(found.probs, expected.probs.float(), atol=1e-6)
+        other = from_a_stage(1.1)
+        load_method(other, method.state_dict(), "here")
+        assert torch.equal(other.eval().predict(TARGET).probs, found.probs)
+    assert from_a_stage(fits, part_frozen=False)._trains, "a whole network is trained"
+
+
+def test_a_model_of_an_earlier_release_has_trained():
+    method = credo(noisy())
+    state = {name: value for name, value in method.state_dict().items() if name != "trains"}
+    load_method(method, state, "here")
+    assert method.trains
 
 
 def test_nobody_tells_it_the_rate():

@@ -136,6 +136,8 @@ class Method(nn.Module):
     training_free: ClassVar[bool] = False
     #: True if the method estimates the source labels itself: no treatment of them (``labels_by``) may come before.
     estimates_labels: ClassVar[bool] = False
+    #: steps of a run that trains a pretrained network from a stage on, unless it is told how many.
+    stage_steps: ClassVar[int] = 100
     #: named sets of hyper-parameters: ``default`` (ours, first), ``code`` (the authors' released code), ``paper`` (the
     #: paper's text, where it differs).
     presets: ClassVar[Dict[str, Mapping[str, object]]] = {"default": {}}

@@ -27,6 +27,7 @@ class Context:
         source_labels (numpy.ndarray, optional): the given, possibly wrong, labels in list order
         source_weights (numpy.ndarray, optional): their weights, 0 for a label that is left out; None: all equal
         source_inputs, target_inputs (tensor, optional): frozen features, where these are what the networks get
+        part_frozen (bool): G is the rest of a pretrained network, from some stage on
         say (callable): writes a line to the log
         unknown_share (float or str, optional): what the experimenter says of the share of unknown target samples: a number, or
             ``few``, ``some``, ``many``
@@ -51,6 +52,7 @@ class Context:
     source_weights: Optional[np.ndarray] = field(default=None, repr=False)
     source_inputs: Optional[Tensor] = field(default=None, repr=False)
     target_inputs: Optional[Tensor] = field(default=None, repr=False)
+    part_frozen: bool = False
     say: Callable[[str], None] = field(default=lambda text: None, repr=False)
     unknown_share: Union[None, str, float] = None
     source_features: Optional[Callable[[], Tensor]] = field(default=None, repr=False)

@@ -15,6 +15,10 @@ of the true source labels, the target model (:mod:`tllib_ext.target`) that of th
 Both are estimated once, before the first step: estimates from the features of a G that trains confirm what it has learnt, wrong
 or right. For predictions the target model is fitted to G's present features.
 
+Where G is the rest of a pretrained network from a stage on, the first estimate decides whether anything is trained: where the
+known groups of the target lie close to their classes, with a mean cosine of ``fits`` or more, the features fit, nothing is
+trained, and the prediction is that of ``mixture`` on the same features.
+
 Unknown is what the target model, on frozen features or on those of a G that trains, gives a posterior above one half. The
 probabilities of the classes are the mean of its own and the heads'.
 """
@@ -49,6 +53,9 @@ class CredoHparams(DivergenceHparams):
 
     drop_rate: DropRate = hparam(None, "ours", "share to drop; none and auto: by the label model")
     min_drop: float = hparam(0.1, "ours", "least share of a batch to drop when labels were corrected")
+    fits: float = hparam(
+        0.5, "ours", "from a stage on: least cosine of target groups with their class at which nothing is trained"
+    )
     sure: float = hparam(0.9, "ours", "least posterior of a class with which a target sample is learnt as one of it")
 
 
@@ -59,12 +66,17 @@ class Credo(Divergence):
     hparams: CredoHparams
     presets = {"default": {}}
     estimates_labels = True
+    stage_steps = 25
+    #: False where the features fit as they are
+    trains: Tensor
 
     def __init__(self, backbone: nn.Module, split: LabelSplit, hparams: Optional[CredoHparams] = None):
         super().__init__(backbone, split, hparams)
         self.plays = False
         self.target = TargetPosterior(split.num_source)
         self._posterior: Optional[Tensor] = None  # of the target samples, in list order
+        self.register_buffer("trains", torch.tensor(True))
+        self._trains = True  # the same on the host
 
     @property
     def threshold(self) -> float:  # type: ignore[override]  # of the posterior; models of release 0.2 have none
@@ -81,6 +93,17 @@ class Credo(Divergence):
         context.say(
             f"{labels.summary(self.split.source_classes)}\n  {changed:.1%} of the labels changed, "
             f"{self.selection.drop_rate:.1%} of each batch dropped\n{target.summary(self.split.source_classes)}"
+        )
+        if context.part_frozen:
+            self._decide(target.closeness, context)
+
+    def _decide(self, closeness: float, context: Context) -> None:
+        """Whether to train, by the cosine of the target's groups with their classes."""
+        self._trains = closeness < self.hparams.fits
+        self.trains.fill_(self._trains)
+        facts = f"the cosine of target groups with their class is {closeness:.2f}, the border {self.hparams.fits:g}"
+        context.say(
+            f"the features are to be trained: {facts}" if self._trains else f"the features fit, nothing is trained: {facts}"
         )
 
     def _set_drop_rate(self, context: Context) -> None:
@@ -106,6 +129,9 @@ class Credo(Divergence):
 
     def balance_labels(self, given: np.ndarray) -> np.ndarray:
         return self._learnt.numpy()
+
+    def update(self, source: Batch, target: Batch, step: int, play: Players) -> Dict[str, Tensor]:
+        return super().update(source, target, step, play) if self._trains else {"loss": source.x.new_zeros(())}
 
     def step_a1(self, source: Batch, play: Players, warm: bool) -> Tuple[Tensor, Tensor]:
         """The paper's, with the most probable labels and the confidence in them."""
@@ -139,7 +165,7 @@ class Credo(Divergence):
 
     def refresh(self) -> None:
         super().refresh()
-        if self.context is not None and not self.target.on_inputs:
+        if self.context is not None and not self.target.on_inputs and self._trains:
             self.target.estimate(self.context, self.label_model)
 
     @torch.no_grad()
@@ -148,5 +174,9 @@ class Credo(Divergence):
             return super().predict(x)
         f = self.backbone(x)
         probs, score, unknown = posterior_prediction(self.target(x, f))
-        heads = mean_probabilities(self.heads(f))
+        heads = torch.where(self.trains, mean_probabilities(self.heads(f)), probs)
         return Prediction((probs + heads) / 2, score, unknown)
+
+    def _load_from_state_dict(self, state_dict: Dict[str, Tensor], prefix: str, *more: object) -> None:
+        state_dict.setdefault(f"{prefix}trains", torch.tensor(True))  # earlier releases always trained
+        super()._load_from_state_dict(state_dict, prefix, *more)

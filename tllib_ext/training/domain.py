@@ -85,6 +85,11 @@ class Domain:
         """
         self._below, self._views, self._maps = below, views, stored
 
+    @property
+    def part_frozen(self) -> bool:
+        """Whether the inputs are maps of a frozen part of a network, and the rest of it is trained."""
+        return self._below is not None
+
     def use_labels(self, labels: np.ndarray) -> None:
         """From now on training batches carry these labels, in list order."""
         self._labels = torch.from_numpy(labels).to(self.device)

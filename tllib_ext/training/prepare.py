@@ -63,6 +63,7 @@ def prepare(
         source_weights=weights,
         source_inputs=source.features,
         target_inputs=target.features,
+        part_frozen=source.part_frozen,
         say=say,
         unknown_share=unknown_share,
         source_features=lambda: features_of(method.backbone, source),

@@ -107,7 +107,7 @@ def resolve(config: RunConfig, data: Optional[Data] = None) -> Resolved:
     if config.labels_by != "given" and METHODS.get(config.method).estimates_labels:
         raise UserError(f"labels_by={config.labels_by!r}: {config.method} estimates the labels itself; leave out labels_by")
     by_stage = {None: 1000, "head": 1000, "all": 5001}
-    steps = config.steps or (300 if glyphs else by_stage.get(train_from, 100))
+    steps = config.steps or (300 if glyphs else by_stage.get(train_from, METHODS.get(config.method).stage_steps))
     if METHODS.get(config.method).training_free:
         if config.steps not in (None, 1):  # 1 is what a resolved configuration holds
             raise UserError(f"steps={config.steps}: {config.method} is not trained; leave out steps")

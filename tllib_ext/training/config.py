@@ -87,10 +87,7 @@ class RunConfig(SettingsRecord):
         None, TEXT, "target: the same; without class folders it is unlabelled", "-t", metavar="DOMAIN", basic=True
     )
     target_unlabelled: bool = _data(
-        False,
-        FLAG,
-        "of own folders: the target has no labels, all images below its folder are read, whatever its\n"
-        "subfolders are called; default: so if none is named like a class of the source",
+        False, FLAG, "own folders: all images below the target's folder are unlabelled; default: by its subfolders' names"
     )
     split: Optional[Union[str, LabelSplit]] = _data(
         None,
@@ -110,13 +107,7 @@ class RunConfig(SettingsRecord):
         "disk below 16 GiB where there is room ($TLLIB_EXT_CACHE, default ~/.cache/tllib_ext)", **_free,
     )  # fmt: skip
     download: bool = _data(
-        True,
-        FLAG,
-        "never use the network; without this flag weights of a named backbone and a known data set\n"
-        "whose folder is absent or empty are downloaded (also: TLLIB_EXT_OFFLINE=1)",
-        "--no-download",
-        basic=True,
-        **_free,
+        True, FLAG, "never download absent weights or data sets (also: TLLIB_EXT_OFFLINE=1)", "--no-download", basic=True, **_free
     )
     check: bool = _data(False, FLAG, "open every image before training and list all that cannot be used", **_free)
     on_bad_image: str = _data(

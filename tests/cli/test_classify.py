@@ -116,10 +116,10 @@ def test_what_is_doubtful_is_said(tmp_path):
         "share_known": True,
         "decides": True,
     }
-    rate = {"rate_known": False, "rate_text": "not known exactly"}
+    rate = {"rate_known": False, "rate_text": "about 9% are wrong"}
     run = RunFiles(tmp_path, {}, {}, {}, [], split, new, suspects, None, rate, model)
     lines = findings_in_words(run, "mine")
     assert lines[0] == "found: 6 new images: 2 cup, 1 pen; 3 of no class that you labelled, in 2 groups (truly 45% to 60% of all)"
     assert lines[1] == "labels: 1 of 3 look wrong; most often cup that look like pen"
-    assert lines[2].startswith("doubtful: few groups; how many labels are wrong: not known exactly; 1 new image could as well")
+    assert lines[2].startswith("doubtful: few groups; of the labels about 9% are wrong; 1 new image could as well")
     assert lines[-1].strip().startswith("tllib-ext audit mine --out")

@@ -25,7 +25,11 @@ def findings_in_words(run: RunFiles, labelled: str) -> List[str]:
     unknown = new.predicted == run.split.unknown
     counts = Counter(new.names[label] for label in new.predicted[~unknown].tolist())
     named = ", ".join(f"{count} {visible(name)}" for name, count in counts.most_common(_NAMED))
-    more = f", {len(counts) - _NAMED} more classes" if len(counts) > _NAMED else ""
+    more = (
+        f" and {sum(counts.values()) - sum(n for _, n in counts.most_common(_NAMED))} of other classes"
+        if len(counts) > _NAMED
+        else ""
+    )
     found = f"{_count(len(new), 'new image')}: {named or 'none of a known class'}{more}"
     lines = [f"found: {found}; {int(unknown.sum())} of no class that you labelled{_groups(model)}"]
     wrong, doubts = 0, [str(text) for text in model.get("warnings", ())]
@@ -40,7 +44,7 @@ def findings_in_words(run: RunFiles, labelled: str) -> List[str]:
         about = f"; most often {' and '.join(often)}" if often else ""
         lines.append(f"labels: {wrong} of {len(suspects)} look wrong{about}")
     if run.label_model is not None and not run.label_model.get("rate_known", True):
-        doubts.append(f"how many labels are wrong: {run.label_model.get('rate_text', 'not known')}")
+        doubts.append(f"of the labels {run.label_model.get('rate_text', 'an unknown share is wrong')}")
     close = _close(run)
     if close:
         doubts.append(

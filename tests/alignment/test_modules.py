@@ -163,8 +163,9 @@ def test_a_head_is_pooling_then_a_cosine():
         assert logits == pytest.approx(expected, rel=1e-4)
     head.normalise_rows()
     assert torch.allclose(head.head.weight.norm(dim=1), torch.ones(3))
-    flat = ImageClassifierHead(4, 3, pool_layer=torch.nn.Identity())
-    assert flat(torch.randn(2, 4)).shape == (2, 3)
+    flat = ImageClassifierHead(4, 3, temperature=0.5, pool_layer=torch.nn.Identity())
+    flat.head.load_state_dict(head.head.state_dict())
+    torch.testing.assert_close(flat(maps.mean((2, 3))), head(maps) / 10)
 
 
 # --- properties ---------------------------------------------------------------------------------------------------------

@@ -184,24 +184,42 @@ def test_a_redirection_away_from_https_is_refused(tmp_path, monkeypatch):
     assert names(tmp_path) == []
 
 
-def test_of_two_processes_one_downloads(tmp_path):
+def two_processes(server, file):
+    """Fetch by two processes, the second one begun while the first one waits for the server: exit codes and stderr."""
     code = (
-        "import sys; from pathlib import Path; from tllib_ext.vision.fetch import RemoteFile\n"
-        "RemoteFile('the weights', sys.argv[1], Path(sys.argv[2])).fetch()\n"
+        "import sys; from pathlib import Path; from tllib_ext.vision.fetch import RemoteFile, provide\n"
+        "from tllib_ext.errors import run_main\n"
+        "sys.exit(run_main(lambda: provide([RemoteFile('the weights', sys.argv[1], Path(sys.argv[2]))])))\n"
     )
+    words = [sys.executable, "-c", code, f"{server.url}/w.pth", str(file)]
+    env = {name: value for name, value in os.environ.items() if name != "TLLIB_EXT_OFFLINE"}
+    first = subprocess.Popen(words, stderr=subprocess.PIPE, text=True, env=env)
+    while not server.requests:
+        assert first.poll() is None
+    second = subprocess.Popen(words, stderr=subprocess.PIPE, text=True, env=env)
+    line = second.stderr.readline()
+    server.released.set()
+    errors = first.communicate(timeout=60)[1], line + second.communicate(timeout=60)[1]
+    return (first.returncode, second.returncode), errors
+
+
+WAITING = "waiting for another process, which is downloading the weights\n"
+
+
+def test_of_two_processes_one_downloads(tmp_path):
     with serve({"/w.pth": CONTENT}, [Answer(send=1000, stall=True)]) as server:
-        words = [sys.executable, "-c", code, f"{server.url}/w.pth", str(tmp_path / "w.pth")]
-        env = {name: value for name, value in os.environ.items() if name != "TLLIB_EXT_OFFLINE"}
-        first = subprocess.Popen(words, stderr=subprocess.PIPE, text=True, env=env)
-        while not server.requests:
-            assert first.poll() is None
-        second = subprocess.Popen(words, stderr=subprocess.PIPE, text=True, env=env)
-        line = second.stderr.readline()
-        server.released.set()
-        errors = first.communicate(timeout=60)[1], line + second.communicate(timeout=60)[1]
-    assert first.returncode == second.returncode == 0, errors
-    assert errors[1] == "waiting for another process, which is downloading the weights\n"
+        codes, errors = two_processes(server, tmp_path / "w.pth")
+    assert codes == (0, 0), errors
+    assert errors[1] == WAITING
     assert (tmp_path / "w.pth").read_bytes() == CONTENT and names(tmp_path) == ["w.pth"]
+
+
+def test_the_second_of_two_processes_says_itself_what_is_wrong(tmp_path):
+    with serve({"/w.pth": CONTENT}, [Answer(send=0, stall=True)], default=Answer(status=404)) as server:
+        codes, errors = two_processes(server, tmp_path / "deep" / "w.pth")
+    assert codes == (2, 2), errors
+    assert errors[1].startswith(WAITING) and "the server answered 404" in errors[1] and errors[1].count("\n") == 2
+    assert not [name for name in names(tmp_path) if name != "deep"]
 
 
 def test_a_process_that_was_killed_leaves_no_lock(tmp_path):

@@ -131,7 +131,10 @@ def only_one_process(path: Path, title: str) -> Iterator[None]:
             stack.enter_context(file_lock(lock, blocking=False))
         except LockHeld:
             say(f"waiting for another process, which is downloading {title}")
-            stack.enter_context(file_lock(lock))
+            while True:
+                with suppress(FileNotFoundError):  # it failed and removed the folder that it had made
+                    stack.enter_context(file_lock(lock))
+                    break
         try:
             yield
         finally:

@@ -229,6 +229,7 @@ def test_the_target_terms_longhand():
     for name, value in expected.items():
         assert found[name].item() == pytest.approx(value.item(), rel=1e-4)
     assert torch.equal(method.known(logits, target), posterior[target.index, -1] < 0.5)
+    assert method.target_terms(logits, posterior[target.index], warm=True).keys() == {"ent", "pseudo"}
 
 
 def test_the_prediction_is_the_posteriors_also_one_by_one_and_after_loading():

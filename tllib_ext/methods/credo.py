@@ -54,7 +54,7 @@ class CredoHparams(DivergenceHparams):
     drop_rate: DropRate = hparam(None, "ours", "share to drop; none and auto: by the label model")
     min_drop: float = hparam(0.1, "ours", "least share of a batch to drop when labels were corrected")
     fits: float = hparam(
-        0.5, "ours", "from a stage on: least cosine of target groups with their class at which nothing is trained"
+        0.3, "ours", "from a stage on: least cosine of target groups with their class at which nothing is trained"
     )
     sure: float = hparam(0.9, "ours", "least posterior of a class with which a target sample is learnt as one of it")
 

@@ -87,7 +87,8 @@ def test_evidence_and_prior_weigh_by_their_errors_and_the_border_parts_best():
     z, prototypes = target(200, 100, noise=0.2)
     told, weak = (resemblance(z, prototypes, prior) for prior in (Prior(0.25, 0.0), Prior()))
     ambiguity = max(share_by_power(weak.value, weak.null, weak.spread, power)[1] for power in POWERS)
-    evidence = 1 / max((AMBIGUITY * ambiguity) ** 2 + np.ptp(weak.shares) ** 2, 1e-6)
+    evidence = 1 / weak.evidence_error**2
+    assert weak.evidence_error == pytest.approx(math.hypot(AMBIGUITY * ambiguity, np.ptp(weak.shares)))
     mean, half = (np.mean(weak.shares) * evidence + 16 / 3) / (evidence + 16), 0.5 / math.sqrt(evidence + 16)
     assert weak.error == pytest.approx(2 * half) and told.error == 0
     assert weak.share == best_border(weak.value, mean - half, mean + half)

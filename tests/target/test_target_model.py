@@ -5,7 +5,8 @@ import pytest
 
 from tllib_ext.errors import UserError
 from tllib_ext.target import estimate_target
-from tllib_ext.target.diagnosis import MARGIN, group_unknown, share_interval, share_is_known, warnings_of
+from tllib_ext.target.diagnosis import LOWER, MORE, WIDTH, group_unknown, share_interval, warnings_of
+from tllib_ext.target.graph import Resemblance
 
 
 def domains(shared, source_private, target_private, per_class=40, dim=48, shift=0.5, noise=1.0, seed=0):
@@ -186,12 +187,18 @@ def test_small_classes_beside_many_unknown_samples_are_not_called_absent():
 
 
 def test_the_interval_of_the_share():
-    assert share_interval(0.3, (0.25, 0.3, 0.4)) == pytest.approx((0.25 - MARGIN, 0.4 + MARGIN))
-    assert share_interval(0.02, (0.0, 0.0, 0.95)) == (0.0, 1.0) and share_interval(0.3, (0.0, 0.9), told=True) == (0.3, 0.3)
-    assert share_is_known(0.3, (0.2, 0.4)) and not share_is_known(0.3, (0.25, 0.6))
-    (first, *_) = warnings_of(0.75, (0.2, 0.85), 0.01, 10)
+    def near(evidence_error, value, error=0.2, weak=False):
+        return Resemblance(np.zeros(9, int), np.full(9, value), 0.1, 0.1, (0.3,), 0.3, error, evidence_error, weak)
+
+    half = WIDTH * (0.1 + MORE) / 0.6
+    assert share_interval(0.5, near(0.1, 0.6)) == (pytest.approx((0.5 - LOWER * half, 0.5 + half)), True)
+    assert share_interval(0.1, near(0.1, 0.6))[0][0] == 0
+    assert share_interval(0.5, near(0.4, 0.2)) == ((0.0, 1.0), False)
+    assert share_interval(0.3, near(1.0, 0.2, error=0.0)) == ((0.3, 0.3), True)  # told
+    assert not share_interval(0.3, near(1.0, 0.2, error=0.0, weak=True))[1]
+    (first, *_) = warnings_of(0.75, (0.2, 0.85), False, 0.01, 10)
     assert first.startswith("75% were called unknown; the true share lies between 20% and 85%: answer twenty questions")
-    assert warnings_of(0.4, (0.35, 0.45), 0.5, 100) == []
+    assert warnings_of(0.4, (0.35, 0.45), True, 0.5, 100) == []
 
 
 @pytest.mark.parametrize("share", [0.1, "0.4", 0.7])

@@ -77,8 +77,9 @@ class TargetPosterior(nn.Module):
             return model
         low, high = model.share_interval
         interval = min(low, self._first_share), max(high, self._first_share)
-        texts = warnings_of(model.share, interval, model.closeness, len(model.posterior))
-        return replace(model, share_interval=interval, warnings=texts)
+        known = model.share_known and low <= self._first_share <= high
+        texts = warnings_of(model.share, interval, known, model.closeness, len(model.posterior))
+        return replace(model, share_interval=interval, share_known=known, warnings=texts)
 
     def forward(self, inputs: Tensor, features: Tensor) -> Tensor:
         if self._classify is None:

@@ -1,18 +1,18 @@
 """The groups of unknown samples, the interval of their share, and warnings with a remedy where the model does not fit."""
 
-from typing import List, Sequence, Tuple
+from typing import List, Tuple
 
 import numpy as np
 from sklearn.cluster import KMeans
 
 from tllib_ext.target.embedding import unit
-from tllib_ext.target.graph import MOST
+from tllib_ext.target.graph import MOST, Resemblance
 
-__all__ = ["MOST", "group_unknown", "share_interval", "share_is_known", "warnings_of"]
+__all__ = ["MOST", "group_unknown", "share_interval", "warnings_of"]
 
-#: an interval that reaches farther from the share than this does not tell it.
-UNCERTAIN = 0.15
-MARGIN = 0.1  # of the interval of the share
+#: half-width of the interval by the error of the evidence, an imaginary error added to it, how much longer the lower half is
+#: (more is called unknown than is, rather than less), and the half-width above which the share is not known.
+WIDTH, MORE, LOWER, UNCERTAIN = 0.7, 0.05, 1.5, 0.25
 _FEW, _FAR = 0.01, 0.15
 _SILHOUETTE = 0.1  # one group is kept unless some number of groups reaches this
 _REMEDY = "answer twenty questions (tllib-ext ask RUN) or try a stronger backbone (docs/faq.md: too many or too few unknown)"
@@ -40,25 +40,24 @@ def group_unknown(z: np.ndarray, expected: float, seed: int = 0, most: int = 300
     return len(names), rank[member]
 
 
-def share_interval(share: float, shares: Sequence[float], told: bool = False) -> Tuple[float, float]:
-    """90 % interval of the share of unknown: what the powers and the decisions say, and a margin on both sides."""
-    if told:
-        return share, share
-    ends = (*shares, share)
-    return max(min(ends) - MARGIN, 0.0), min(max(ends) + MARGIN, 1.0)
+def share_interval(share: float, near: Resemblance) -> Tuple[Tuple[float, float], bool]:
+    r"""90 % interval of the true share of unknown, and whether it tells the share.
+
+    Its half-width grows with the error of the evidence and, since evidence from a far domain misleads, with the inverse of the
+    resemblance of the samples that are most surely known, its 90 % quantile. A told share has no error.
+    """
+    if near.error == 0 and not near.weak:
+        return (share, share), True
+    half = WIDTH * (near.evidence_error + MORE) / max(float(np.quantile(near.value, 0.9)), MORE)
+    return (max(share - LOWER * half, 0.0), min(share + half, 1.0)), half <= UNCERTAIN
 
 
-def share_is_known(share: float, interval: Tuple[float, float]) -> bool:
-    """Whether the interval tells the share."""
-    return max(share - interval[0], interval[1] - share) <= UNCERTAIN
-
-
-def warnings_of(share: float, interval: Tuple[float, float], closeness: float, number: int) -> List[str]:
+def warnings_of(share: float, interval: Tuple[float, float], known: bool, closeness: float, number: int) -> List[str]:
     """What does not fit, each with a remedy."""
     low, high = interval
     cases = {
         f"{share:.0%} were called unknown; the true share lies between {low:.0%} and {high:.0%}: {_REMEDY}":
-            not share_is_known(share, interval),
+            not known,
         f"only {number} target samples: too few to find groups in; add target images": number < 30,
         f"nothing in the target looks unknown: right for closed and partial label sets, else {_REMEDY}": share < _FEW,
         f"nearly everything in the target ({share:.0%}) was called unknown: check that both domains share classes and have"

@@ -103,7 +103,8 @@ class Resemblance:
     null: float  # mean resemblance of a sample of none of the classes
     shares: Tuple[float, ...]  # of unknown, by each power
     share: float  # by these and the prior
-    error: float  # its standard deviation, 0 where it is told
+    error: float  # its standard deviation, 0 where it is told or there is no evidence
+    evidence_error: float  # that of the evidence alone
     weak: bool  # neighbours are not of one class, so there is no evidence
 
     def labels(self, num_classes: int) -> np.ndarray:
@@ -160,13 +161,13 @@ def resemblance(z: np.ndarray, prototypes: np.ndarray, prior: Prior = Prior()) -
     spread, value = max(float(others.std()), 1e-3), average(cosines.max(1)).astype(np.float64)
     null = spread * expected_maximum(k)
     shares, ambiguous = zip(*(share_by_power(value, null, spread, power) for power in POWERS))
-    share, error = prior.mean, 0.0
+    share, error, alone = prior.mean, 0.0, 1.0
     weak = bool(np.mean(shares) > MOST)
     if weak:  # that nothing is known contradicts the task: neighbours are not of one class, the sample itself decides
         nearest, value = (z @ prototypes.T).argmax(1), (z @ prototypes.T).max(1).astype(np.float64)
     elif prior.std > 0:
-        evidence = 1 / max((AMBIGUITY * max(ambiguous)) ** 2 + np.ptp(shares) ** 2, 1e-6)
-        error = 1 / math.sqrt(evidence + 1 / prior.std**2)
-        share = (float(np.mean(shares)) * evidence + prior.mean / prior.std**2) * error**2
+        alone = min(max(math.hypot(AMBIGUITY * max(ambiguous), np.ptp(shares)), 1e-3), 1.0)
+        error = 1 / math.sqrt(1 / alone**2 + 1 / prior.std**2)
+        share = (float(np.mean(shares)) / alone**2 + prior.mean / prior.std**2) * error**2
         share = best_border(value, share - error / 2, share + error / 2)
-    return Resemblance(nearest, value, spread, null, shares, share, error, weak)
+    return Resemblance(nearest, value, spread, null, shares, share, error, alone, weak)

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from tllib_ext.errors import UserError
-from tllib_ext.target.diagnosis import group_unknown, share_interval, share_is_known, warnings_of
+from tllib_ext.target.diagnosis import group_unknown, share_interval, warnings_of
 from tllib_ext.target.embedding import Embedding, project
 from tllib_ext.target.graph import prior_on_share, resemblance
 from tllib_ext.target.mixture import Mixture, class_size, fit_mixture, nearest_prototype, with_share
@@ -58,6 +58,7 @@ class TargetModel:
     posterior: np.ndarray  # of the K source classes and, last, unknown, (N, K + 1)
     share: float  # of the samples that are called unknown
     share_interval: Tuple[float, float]  # 90 % interval of the true share
+    share_known: bool  # whether it tells the share
     absent: List[int]  # source classes that the target does not seem to hold
     num_groups: int  # of unknown samples
     groups: np.ndarray  # group of every sample that is called unknown, the largest is 0; -1 for the others, (N,)
@@ -65,11 +66,6 @@ class TargetModel:
     separation: float  # distance of known and unknown best cosines in standard deviations
     closeness: float  # mean best cosine of the known with their source prototypes, 1 = no shift
     predict: TargetClassifier  # the posterior of new samples
-
-    @property
-    def share_known(self) -> bool:
-        """Whether the interval tells the share."""
-        return share_is_known(self.share, self.share_interval)
 
     @property
     def labels(self) -> np.ndarray:
@@ -164,10 +160,10 @@ def estimate_target(
     unknown_mean = float(best[unknown].mean()) if unknown.any() else near.null
     groups = np.full(len(z), -1, dtype=np.int64)
     number, groups[unknown] = group_unknown(z[unknown], unknown.sum() / class_size(decision, k), seed)
-    interval = share_interval(share, near.shares, told=prior.std == 0)
-    warnings = warnings_of(share, interval, known_mean, len(z))
+    interval, known = share_interval(share, near)
+    warnings = warnings_of(share, interval, known, known_mean, len(z))
     back = np.argsort(order)
-    return TargetModel(posterior[back], share, interval, np.flatnonzero(~held).tolist(), number, groups[back], warnings,
+    return TargetModel(posterior[back], share, interval, known, np.flatnonzero(~held).tolist(), number, groups[back], warnings,
                        (known_mean - unknown_mean) / max(float(best.std()), 1e-9), known_mean, classifier)  # fmt: skip
 
 

@@ -230,6 +230,9 @@ def test_the_target_terms_longhand():
         assert found[name].item() == pytest.approx(value.item(), rel=1e-4)
     assert torch.equal(method.known(logits, target), posterior[target.index, -1] < 0.5)
     assert method.target_terms(logits, posterior[target.index], warm=True).keys() == {"ent", "pseudo"}
+    for sure, learnt in ((0.89, False), (0.91, True)):  # the border is hp.sure, 0.9
+        row = torch.tensor([sure, *[(1 - sure) / K] * K]).expand(len(target.x), -1)
+        assert (method.target_terms(logits, row, warm=False)["pseudo"].item() > 0) == learnt
 
 
 def test_the_prediction_is_the_posteriors_also_one_by_one_and_after_loading():

@@ -306,6 +306,16 @@ def test_the_papers_method_with_delta_auto_has_the_estimated_share_and_saves_its
     assert other.threshold == method.threshold and torch.equal(other.predict(FEATURES).unknown, method.predict(FEATURES).unknown)
 
 
+def test_with_delta_auto_the_clamp_of_credo_follows_the_batches():
+    method = credo(noisy(), hparams=CredoHparams(delta="auto"))
+    start = method.delta
+    method.train()
+    play = SGDPlayers(method.players(), total_steps=100)
+    play.begin(50)
+    method.update(*batches(noisy()), 50, play)
+    assert method.minimax.delta == method.delta != start
+
+
 def test_the_default_has_no_border_in_its_state():
     method = Divergence(FeatureBottleneck(DIM, 12), SPLIT)
     assert "border" not in method.state_dict() and method.threshold == method.delta == pytest.approx(np.log(5))

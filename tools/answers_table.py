@@ -3,6 +3,7 @@
     python tools/answers_table.py scenarios data --out records/answers_scenarios.jsonl
     python tools/answers_table.py methods data --methods mixture,source_only --out records/answers_methods.jsonl
     python tools/answers_table.py figure records/answers_scenarios.jsonl --out docs/images/answers.png
+    python tools/answers_table.py tables records --out docs/answers.md
 
 ``scenarios``: the target model on the development scenarios of tools/scenarios.py. ``methods``: 300 steps of every method on
 the six tasks of Office-31 and the six directions of three styles. The person is simulated: an answer that contradicts its
@@ -26,6 +27,7 @@ from sklearn.linear_model import LogisticRegression
 
 from tllib_ext.estimator import NoisyUniDA
 from tllib_ext.evaluation.openset import evaluate
+from tllib_ext.io import write_between_marks
 from tllib_ext.split import LabelSplit
 from tllib_ext.target import estimate_target
 from tllib_ext.training.answer_space import AnswerSpace, simulate_person
@@ -130,7 +132,7 @@ def of_method(s: Scenario, method: str) -> Iterator[Dict[str, Any]]:
 def main() -> None:
     """Parse the words, measure what the file does not hold yet, print the means."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("what", choices=["scenarios", "methods", "figure"])
+    parser.add_argument("what", choices=["scenarios", "methods", "figure", "tables"])
     parser.add_argument("data", type=Path)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--groups", default=",".join([*GROUPS, *CHECKS]))
@@ -141,6 +143,10 @@ def main() -> None:
     warnings.simplefilter("ignore")
     if args.what == "figure":
         draw(args.data, args.out)
+        return
+    if args.what == "tables":
+        files = [args.data / f"answers_{name}.jsonl" for name in ("scenarios", "methods")]
+        write_between_marks(args.out, tables(*map(read, files)))
         return
     done = _begin(args.out)
     seeds = [int(seed) for seed in args.seeds.split(",")]
@@ -206,14 +212,52 @@ def summary(records: List[Dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
+TITLES = {"style": "style changes", "transfer": "data set changes", "halves": "artificial shift",
+          "office31": "Office-31, random label sets", "office31_tasks": "Office-31, six tasks",
+          "style_tasks": "styles, six directions"}  # fmt: skip
+SHOWN = (*[(f"{n} answers" if n else "none", (None, None, None, n)) for n in (0, *NUMBERS)],
+         *[(f"{AT}, {w:.0%} of them wrong", (None, None, w, AT)) for w in WRONG],
+         (f"{AT}, {WRONG[1]:.0%} wrong, nobody asks again", (None, "once", WRONG[1], AT)),
+         *[(f"logistic regression on {n} alone", ("logistic regression", None, None, n)) for n in NUMBERS])  # fmt: skip
+
+
+def _cell(values: Optional[List[List[float]]]) -> str:
+    if values is None:
+        return "–"
+    spread = "" if len(values[0]) == 1 else f" ± {np.std(values[0], ddof=1):.1f}"
+    return f"{np.mean(values[0]):.1f}{spread} / {np.mean(values[1]):.1f}"
+
+
+def _rows(title: str, heads: List[str], rows: List[List[str]]) -> str:
+    lines = [f"| {title} | {' | '.join(heads)} |", "|---" * (len(heads) + 1) + "|"]
+    return "\n".join(lines + [f"| {' | '.join(row)} |" for row in rows]) + "\n"
+
+
+def tables(scenarios_file: List[Dict[str, Any]], methods_file: List[Dict[str, Any]]) -> str:
+    """OS, mean and standard deviation over the seeds that were run, and mean H-score in %, for the page."""
+    means, groups = group_means(scenarios_file), [g for g in TITLES if any(r["group"] == g for r in scenarios_file)]
+    rows = [[name, *(_cell(means.get(("target model", group, "clean", *key))) for group in groups)] for name, key in SHOWN]
+    text = "\n\n" + _rows("answers", [TITLES[group] for group in groups], rows)
+    means = group_means(methods_file)
+    places = [*dict.fromkeys((r["group"], r["noise"]) for r in methods_file)]
+    heads = [f"{TITLES[group]}, {noise}" for group, noise in places]
+    rows = []
+    for method in dict.fromkeys(r["method"] for r in methods_file):
+        for name, key in (*[(f"{n} answers" if n else "none", (None, None, None, n)) for n in (0, *NUMBERS)],
+                          (f"{AT} added to the source", ("added to the source", None, None, AT))):  # fmt: skip
+            cells = [_cell(means.get((method, *place, *key))) for place in places]
+            if set(cells) != {"–"}:
+                rows.append([f"`{method}`, {name}", *cells])
+    return text + "\n" + _rows("method", heads, rows) + "\n"
+
+
 def draw(file: Path, out: Path) -> None:
     """OS against the number of answers for each group of scenarios, with logistic regression on the answers alone."""
     import matplotlib.pyplot as plt
 
     means = group_means(read(file))
-    titles = {"style": "style changes", "transfer": "data set changes", "halves": "artificial shift"}
-    figure, axes = plt.subplots(1, len(titles), figsize=(9, 3), sharey=True, layout="constrained")
-    for axis, (group, title) in zip(axes, titles.items()):
+    figure, axes = plt.subplots(1, len(GROUPS), figsize=(9, 3), sharey=True, layout="constrained")
+    for axis, group in zip(axes, GROUPS):
         for row, label, colour in (
             (None, "target model and answers", "#0068a3"),
             ("logistic regression", "answers alone", "#c2410c"),
@@ -223,7 +267,7 @@ def draw(file: Path, out: Path) -> None:
             axis.errorbar(numbers, [np.mean(found[n]) for n in numbers],
                           [np.std(found[n], ddof=1) if len(found[n]) > 1 else 0 for n in numbers],
                           label=label, color=colour, marker="o", capsize=2)  # fmt: skip
-        axis.set(title=title, xlabel="answers", xticks=[0, *NUMBERS])
+        axis.set(title=TITLES[group], xlabel="answers", xticks=[0, *NUMBERS])
         axis.grid(alpha=0.3)
     axes[0].set_ylabel("OS (%)")
     axes[0].legend(frameon=False, loc="lower right")

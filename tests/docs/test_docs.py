@@ -55,6 +55,7 @@ ELSEWHERE = {
     "python tools/answers_table.py scenarios data --out records/answers_scenarios.jsonl": "ten minutes of real features",
     "python tools/answers_table.py methods data --out records/answers_methods.jsonl": "hours of real features",
     "python tools/answers_table.py figure records/answers_scenarios.jsonl --out docs/images/answers.png": "draws a picture",
+    "python tools/answers_table.py tables records --out docs/answers.md": "test_answers_records.py",
     "python examples/draw_characters.py data/characters": "test_draw_characters.py",
     "tllib-ext train data/characters -d folder -s printed -t coloured --split 26/14/22 -a mobilenet_v2 --freeze-backbone "
     "-m mixture": "needs weights from the network and draw_characters.py's images; -d folder is run on other images",

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tllib_ext.errors import UserError
-from tllib_ext.target.answers import DOUBT, NOISES, SHRINKAGE, SURPRISE, Correction, Neighbourhoods, choose, with_unknown
+from tllib_ext.methods.posterior import with_unknown
+from tllib_ext.target.answers import DOUBT, NOISES, SHRINKAGE, SURPRISE, Correction, Neighbourhoods, choose
 from tllib_ext.target.embedding import unit
 
 

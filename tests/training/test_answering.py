@@ -303,3 +303,25 @@ def test_a_run_asks_and_is_answered_from_python(tmp_path):
     assert len(paths) == 20 and corrected.results["answers"] == 20 and corrected.report.num_images == 100
     assert (corrected.predictions.predicted == labels).mean() > 0.85
     assert run.results.get("answers") is None and not set(corrected.ask(5)) & set(paths)
+
+
+@pytest.mark.slow
+def test_a_grid_says_that_its_methods_had_answers(tmp_path, capsys):
+    write_data(tmp_path)
+    words = ["compare", str(tmp_path), "-d", "features", "--tasks", "s:t", "-s", "s", "-t", "t", "--split", "2/2/2"]
+    more = [
+        "--methods",
+        "mixture",
+        "--noise",
+        "none",
+        "--seeds",
+        "0",
+        "--answers",
+        "10",
+        "--no-report",
+        "--out",
+        str(tmp_path / "g"),
+    ]
+    words = [word for word in words if word not in ("--tasks", "s:t")]
+    assert main([*words, *more, "--jobs", "1"]) == 0
+    assert "10 answers" in capsys.readouterr().out

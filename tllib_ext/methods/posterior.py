@@ -6,6 +6,7 @@ from typing import Dict, Optional, Tuple, cast
 
 import numpy as np
 import torch
+from scipy.special import expit
 from torch import Tensor, nn
 
 from tllib_ext.errors import UserError
@@ -19,7 +20,7 @@ from tllib_ext.target.embedding import Embedding
 from tllib_ext.target.mixture import Mixture
 from tllib_ext.target.model import TargetClassifier
 
-__all__ = ["TargetPosterior", "estimated_target", "posterior_prediction"]
+__all__ = ["TargetPosterior", "estimated_target", "posterior_prediction", "with_unknown"]
 
 
 class TargetPosterior(nn.Module):
@@ -134,3 +135,27 @@ def posterior_prediction(posterior: Tensor) -> Prediction:
     """
     known = posterior[:, :-1] + 1e-12  # uniform where the posterior of unknown is one
     return Prediction(known / known.sum(1, keepdim=True), posterior[:, -1], posterior[:, -1] > 0.5)
+
+
+def with_unknown(
+    probs: np.ndarray, score: np.ndarray, unknown: np.ndarray, level: Optional[Tuple[float, float]] = None
+) -> np.ndarray:
+    r"""A posterior of K classes and unknown from any method's prediction, that decides as the method does.
+
+    The part of unknown is the score where that is a posterior (``level`` (0.5, 0)), :math:`\sigma((s - t) / h)` with
+    ``level`` (t, h) the threshold and the mean distance of the target's scores from it, else 3/4 or 1/4 by the decision.
+
+    Shape:
+        - probs: :math:`(N, K)`, score, unknown: :math:`(N,)`; Outputs: :math:`(N, K + 1)`
+
+    Examples::
+
+        >>> with_unknown(np.array([[0.8, 0.2]]), np.array([0.9]), np.array([True]))
+        array([[0.2 , 0.05, 0.75]])
+    """
+    if level is None:
+        part = np.where(unknown, 0.75, 0.25)
+    else:
+        part = score if level[1] == 0 else expit((score - level[0]) / level[1])
+    part = np.where(unknown, np.maximum(part, 0.501), np.minimum(part, 0.5)).astype(np.float64)
+    return np.concatenate([probs * (1 - part)[:, None], part[:, None]], axis=1)

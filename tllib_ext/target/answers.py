@@ -16,16 +16,16 @@ every answer by the other ones, which has a closed form: so wrong answers count 
 
 from dataclasses import dataclass
 from itertools import product
-from typing import List, Optional, Sequence, Tuple
+from typing import List, Optional, Sequence
 
 import numpy as np
-from scipy.special import expit, softmax
+from scipy.special import softmax
 from sklearn.cluster import KMeans
 
 from tllib_ext.errors import UserError
 from tllib_ext.target.embedding import unit
 
-__all__ = ["Correction", "Neighbourhoods", "choose", "with_unknown"]
+__all__ = ["Correction", "Neighbourhoods", "choose"]
 
 WIDTH = 0.6  # of the kernel
 NOISES, SHRINKAGE = (0.1, 0.3, 1.0, 3.0), (0.0, 0.5)  # variance of an answer, and share of an even posterior, averaged over
@@ -106,30 +106,6 @@ def choose(z: np.ndarray, number: int, asked: Sequence[int] = (), seed: int = 0)
             chosen.append(int(np.where(free, distance[:, cluster], np.inf).argmin()))
             free[chosen[-1]] = False
     return np.array(chosen, dtype=np.int64)
-
-
-def with_unknown(
-    probs: np.ndarray, score: np.ndarray, unknown: np.ndarray, level: Optional[Tuple[float, float]] = None
-) -> np.ndarray:
-    r"""A posterior of K classes and unknown from any method's prediction, that decides as the method does.
-
-    The part of unknown is the score where that is a posterior (``level`` (0.5, 0)), :math:`\sigma((s - t) / h)` with
-    ``level`` (t, h) the threshold and the mean distance of the target's scores from it, else 3/4 or 1/4 by the decision.
-
-    Shape:
-        - probs: :math:`(N, K)`, score, unknown: :math:`(N,)`; Outputs: :math:`(N, K + 1)`
-
-    Examples::
-
-        >>> with_unknown(np.array([[0.8, 0.2]]), np.array([0.9]), np.array([True]))
-        array([[0.2 , 0.05, 0.75]])
-    """
-    if level is None:
-        part = np.where(unknown, 0.75, 0.25)
-    else:
-        part = score if level[1] == 0 else expit((score - level[0]) / level[1])
-    part = np.where(unknown, np.maximum(part, 0.501), np.minimum(part, 0.5)).astype(np.float64)
-    return np.concatenate([probs * (1 - part)[:, None], part[:, None]], axis=1)
 
 
 class Correction:

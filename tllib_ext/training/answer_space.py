@@ -11,8 +11,8 @@ import numpy as np
 from tllib_ext.errors import UserError
 from tllib_ext.io import atomic_path
 from tllib_ext.methods.base import Method, Prediction
-from tllib_ext.methods.posterior import estimated_target
-from tllib_ext.target.answers import Correction, Neighbourhoods, choose, with_unknown
+from tllib_ext.methods.posterior import estimated_target, with_unknown
+from tllib_ext.target.answers import Correction, Neighbourhoods, choose
 from tllib_ext.target.embedding import Embedding, project
 from tllib_ext.training.build import RunParts
 from tllib_ext.training.domain import Domain
@@ -37,7 +37,7 @@ class AnswerSpace:
         base (numpy.ndarray): their posterior before any answer, :math:`(N, K + 1)`
         embedding (Embedding): from features to the sphere
         on_inputs (bool): whether these are the method's inputs, else the output of its backbone
-        level (tuple, optional): of :func:`~tllib_ext.target.answers.with_unknown`
+        level (tuple, optional): of :func:`~tllib_ext.methods.posterior.with_unknown`
     """
 
     z: np.ndarray

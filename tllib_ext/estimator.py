@@ -147,8 +147,7 @@ class NoisyUniDA(AnswersMixin, ClassifierMixin, BaseEstimator):
         if xt is not None:
             self._warn(describe_scale(xs, xt))
         device = pick_device(self.device)
-        source = Domain(Rows(xs, labels), device, show_labels=True)
-        target = Domain(Rows(xs if xt is None else xt), device)
+        source, target = Domain(Rows(xs, labels), device, show_labels=True), Domain(Rows(xs if xt is None else xt), device)
         model = estimate_once(xs, labels, len(self.classes_), self.seed)
         with _global_generator(device):
             torch.manual_seed(self.seed)
@@ -160,18 +159,15 @@ class NoisyUniDA(AnswersMixin, ClassifierMixin, BaseEstimator):
         self.label_issues_ = issue_table(self.classes_, labels, audit_labels(history, labels, model.judgement, fallback), rows)
         self.noise_rate_, self.noise_rate_std_ = float(model.rate), float(model.rate_std)
         self.noise_rate_interval_, self.noise_rate_known_ = model.rate_interval, bool(model.rate_known)
-        if not self.noise_rate_known_:
-            self._warn(f"of {len(labels)} labels {model.rate_text()}; more samples or better features may tell")
-        self.transition_ = np.array(model.transition)
-        self.threshold_ = np.inf if xt is None else method.threshold
+        doubt = f"of {len(labels)} labels {model.rate_text()}; more samples or better features may tell"
+        self._warn(None if self.noise_rate_known_ else doubt)
+        self.transition_, self.threshold_ = np.array(model.transition), np.inf if xt is None else method.threshold
         self._begin_answers()
-        self.unknown_share_, self.unknown_share_interval_, self.unknown_share_known_ = 0.0, (0.0, 1.0), False
         if xt is not None:
             found = predict_domain(method, target)
             self._space = answer_space(method, found, xt, xs, model.responsibilities, True, self.seed)
-            share = float(np.mean(np.asarray(found.unknown)))
+            self.unknown_share_ = share = float(np.mean(np.asarray(found.unknown)))
             own = estimated_target(method)
-            self.unknown_share_ = share
             if own is not None:
                 self.unknown_share_interval_, self.unknown_share_known_ = own.share_interval, own.share_known
             if own is not None or share > MOST:
@@ -276,9 +272,7 @@ class NoisyUniDA(AnswersMixin, ClassifierMixin, BaseEstimator):
         check_is_fitted(self)
         rows = self._rows(X, "X")
         found = predict_domain(self.method_, Domain(Rows(rows), pick_device(self.device)))
-        if self._answered is not None:
-            found = self._answered.predict(rows, found)
-        return list(map(np.asarray, found))
+        return list(map(np.asarray, found if self._answered is None else self._answered.predict(rows, found)))
 
     def __getstate__(self) -> Record:
         # Arrays instead of networks: tllib's methods are classes made at lookup, which pickle cannot name.

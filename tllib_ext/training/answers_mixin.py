@@ -27,6 +27,8 @@ class AnswersMixin:
 
     def _begin_answers(self) -> None:
         """No answers yet; :meth:`fit` sets the space if there is a target."""
+        self.unknown_share_ = 0.0
+        self.unknown_share_interval_, self.unknown_share_known_ = (0.0, 1.0), False
         self.answers_: Dict[int, object] = {}
         self.doubtful_answers_ = np.empty(0, dtype=np.int64)
         self._confirmed: Set[int] = set()
@@ -53,7 +55,7 @@ class AnswersMixin:
                 confirmed. Default: True
 
         Its :meth:`predict`, :meth:`predict_proba` and :meth:`score_samples` use the answers for every row, new ones too,
-        and ``threshold_`` is 0.5.
+        ``threshold_`` is 0.5 and ``unknown_share_`` the share that is called unknown now; its interval stays that of the fit.
         """
         space = self._target_space()
         given = check_answers(index, labels, len(space.z), {*self.classes_.tolist(), self.unknown_label})
@@ -67,6 +69,7 @@ class AnswersMixin:
         corrected._answered = space.answered(rows, numbers, np.isin(rows, list(corrected._confirmed)), trust)
         corrected.doubtful_answers_ = rows[corrected._answered.correction.doubtful]
         corrected.threshold_ = 0.5
+        corrected.unknown_share_ = float((corrected._answered.posterior()[:, -1] > 0.5).mean())
         return corrected
 
     def _target_space(self) -> AnswerSpace:

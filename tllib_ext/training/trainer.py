@@ -194,8 +194,7 @@ class _Training:
             if not config.no_report and self.write_report is not None:
                 self.write_report(self.folder, results)
         # Last: a run that is stopped in between continues from its last checkpoint and makes the other files again.
-        stop = max(gather_objects(self.stopper.signal or 0))
-        if stop:
+        if stop := max(gather_objects(self.stopper.signal or 0)):
             raise self.stopped(stop, config.steps)
         self.recorder.finish(results)
         self.say(tail(self.last["report"], results, self.folder))

@@ -172,6 +172,7 @@ def run_and_weights(*args):
     return predictions, {name: value.numpy() for name, value in weights.items()}
 
 
+@pytest.mark.slow
 def test_two_processes_and_one_end_alike(image_root, tmp_path, cache):
     more = ("-m", "source_only", "--steps", 5, "--train-from", STAGE)
     _, alone = run_and_weights(image_root, tmp_path / "one", *more)

@@ -22,7 +22,7 @@ from tllib_ext.target.embedding import unit
 
 __all__ = ["Mixture", "class_size", "fit_mixture", "m_step", "nearest_prototype", "with_share"]
 
-TEMPERATURE = 0.04
+TEMPERATURE = 0.03
 TIE = 0.1  # imaginary samples at each prototype, in mean component sizes
 ROUNDS = 10
 _MOST = 3000  # rows that k-means sees

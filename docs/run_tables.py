@@ -101,31 +101,6 @@ def tllib() -> str:
     return markdown(["method", "rule", *(f"{spoken(task)}, {noise}" for task, noise in columns)], rows)
 
 
-def label_sets() -> str:
-    """The estimated share of unknown by label set."""
-    rows = []
-    records = load("mixture_label_sets/records.json")
-    for task, split in dict.fromkeys((r["task"], r["split"]) for r in records):
-        runs = select(records, task=task, split=split)
-        known = ", not known" if any(r["not_known"] for r in runs) else ""
-        share = ", ".join(f"{r['share']:.2f} ± {r['share_std']:.2f}" for r in runs)
-        cells = [percent([r["os"] for r in runs]), percent([r["h_score"] for r in runs])]
-        rows.append([f"{spoken(task)} {split}", *cells, share + known, f"{runs[0]['true_share']:.2f}"])
-    return markdown(["task", "OS", "H-score", "estimated share, each seed", "true"], rows)
-
-
-def private_classes() -> str:
-    """A to D by the number of target-private classes."""
-    files = {"mixture": "mixture_sweep", "credo": "credo_sweep", "divergence": "ct_sweep"}
-    records = {name: select(load(f"{folder}/ct_sweep.json"), row=name) for name, folder in files.items()}
-    splits = list(dict.fromkeys(r["split"] for r in records["mixture"]))
-    rows = []
-    for name, runs in records.items():
-        cells = [select(runs, split=split) for split in splits]
-        rows.append([f"`{name}`", *(both(cell, ("os", "h_score") if cell and cell[0]["h_score"] else ("os",)) for cell in cells)])
-    return markdown(["method", *(split.split("/")[-1] for split in splits)], rows)
-
-
 def development() -> str:
     """The paper's method and CREDO on the development tasks."""
     human = select(load("credo_development/human.json"), row="credo") + load("credo_development/human_told.json")
@@ -135,22 +110,6 @@ def development() -> str:
         cells = [both(select(records, task=task, noise=noise, row=name)) for name in ("divergence", "credo")]
         rows.append([spoken(task), noise, *cells])
     return markdown(["task", "noise", "`divergence`", "`credo`"], rows)
-
-
-def mixture_development() -> str:
-    """The method without training on the development tasks."""
-    records = load("mixture_development/comparison.json")
-    tasks, noises = (list(dict.fromkeys(r[key] for r in records)) for key in ("task", "noise"))
-    rows = [[spoken(task), *(both(select(records, task=task, noise=noise)) for noise in noises)] for task in tasks]
-    return markdown(["task", *noises], rows)
-
-
-def ours_office31() -> str:
-    """Our two methods on Office-31, mean of six tasks."""
-    records = load("ours_office31/comparison.json")
-    rows = [[noise, *(by_seed(select(records, noise=noise, row=name)) for name in ("mixture", "credo"))]
-            for noise in dict.fromkeys(r["noise"] for r in records)]  # fmt: skip
-    return markdown(["noise", "`mixture`", "`credo`"], rows)
 
 
 def _scenario_rows(cells: Callable[[Sequence[Record]], List[str]]) -> List[List[str]]:
@@ -194,6 +153,18 @@ def target_share() -> str:
     )
 
 
+def target_constants() -> str:
+    """Every constant of the target model: its value, and what half and double of it change in OS and H-score."""
+    lines = (RESULTS.parents[1] / "records" / "target_constants.jsonl").read_text().splitlines()[1:]
+    first, *records = [json.loads(line) for line in lines]
+    rows = []
+    for name in dict.fromkeys(r["constant"] for r in records):
+        pair = select(records, constant=name)
+        changes = [" / ".join(f"{100 * (r[key] - first[key]):+.1f}" for key in ("os", "h_score")) for r in pair]
+        rows.append([f"`{name}`", str(pair[0]["is"]), *changes])
+    return markdown(["constant", "is", "half", "double"], rows)
+
+
 def treated() -> str:
     """The paper's method behind the label model and behind confident learning."""
     records = load("labels_divergence/records.json")
@@ -234,12 +205,9 @@ TABLES: Dict[str, Callable[[], str]] = {
     "bottleneck_development": bottleneck_development,
     "development": development,
     "image_noise": image_noise,
-    "label_sets": label_sets,
-    "mixture_development": mixture_development,
-    "ours_office31": ours_office31,
-    "private_classes": private_classes,
     "target_scenarios": target_scenarios,
     "target_share": target_share,
+    "target_constants": target_constants,
     "tllib": tllib,
     "treated": treated,
 }

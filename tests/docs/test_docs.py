@@ -43,6 +43,7 @@ ELSEWHERE = {
     "python examples/label_audit.py data/office31_resnet50 data/transfer_mobilenetv2 --again": "an hour; --table is run",
     "python examples/label_audit.py data/office31_resnet50 --class-conditional": "a minute of real features; --table is run",
     "python examples/label_audit.py data/office31_resnet50 --open-set": "real features; --table is run",
+    "python tools/target_constants.py data --out records/target_constants.jsonl": "minutes; its records are read",
     "python tools/target_scenarios.py data --groups style,transfer,halves --out records/target_scenarios.jsonl":
         "ten minutes of real features; its records are read",
     "python tests/stress/hard_labels.py data/transfer_mobilenetv2/cifar.npz": "a minute; test_hard_inputs.py has such inputs",

@@ -51,10 +51,10 @@ def write_tree(root, files):
     return root
 
 
-def python(*arguments, path=()):
-    """Run python from the project's root with ``path`` before everything else."""
+def python(*arguments, path=(), cwd=ROOT):
+    """Run python from the project's root, or another folder, with ``path`` before everything else."""
     env = dict(os.environ, PYTHONPATH=os.pathsep.join(map(str, [*path, ROOT])), OMP_NUM_THREADS="1")
-    return subprocess.run([sys.executable, *map(str, arguments)], env=env, cwd=ROOT, capture_output=True, text=True)
+    return subprocess.run([sys.executable, *map(str, arguments)], env=env, cwd=cwd, capture_output=True, text=True)
 
 
 def hide(monkeypatch, package):

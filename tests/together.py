@@ -23,7 +23,8 @@ def free_port():
         return s.getsockname()[1]
 
 
-def _child(rank, world, port, answers, function, args):
+def _child(environment, rank, world, port, answers, function, args):
+    os.environ.update(environment)  # of the test: the server that forked this process may be older
     os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(world), MASTER_ADDR="127.0.0.1",
                       MASTER_PORT=str(port), OMP_NUM_THREADS="1")  # fmt: skip
     import torch
@@ -52,7 +53,8 @@ class Together:
         context.set_forkserver_preload(PRELOAD)
         self._answers, port = context.Queue(), free_port()
         self.processes = [
-            context.Process(target=_child, args=(rank, world, port, self._answers, function, args)) for rank in range(world)
+            context.Process(target=_child, args=(dict(os.environ), rank, world, port, self._answers, function, args))
+            for rank in range(world)
         ]
         for process in self.processes:
             process.start()

@@ -46,7 +46,7 @@ def test_the_command_runs(checkout, folder):
     (command,) = blocks("bash")
     words = shlex.split(command.replace("PATH", str(checkout / "examples" / "domain_adaptation" / "image_classification")))
     assert words[0] == "python"
-    done = python(*words[1:], "--log", folder / "log")
+    done = python(*words[1:], "--log", folder / "log", cwd=folder)
     assert done.returncode == 0, done.stderr + done.stdout
     assert "dann (target-model)" in done.stdout and (folder / "log" / "open_set.json").is_file()
 

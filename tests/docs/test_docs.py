@@ -66,6 +66,9 @@ ELSEWHERE = {
     "python tools/edit_runs.py --edits 1000": "half an hour; test_edit_runs.py makes forty",
     "python tools/signals.py --signals 60": "ten minutes; test_signals_tool.py sends eight",
     "tllib-ext apply runs/audit/moves.csv": "the tests of the audit run it",
+    "tllib-ext apply runs/audit/moves.csv --yes": "the tests of the audit run it",
+    "tllib-ext apply labels.csv --root my_photos/labelled": "tests/vision/test_moves.py runs it",
+    "tllib-ext apply --yes": "names the flag; docs/own_data.md has it with a file",
     "xdg-open runs/my_run/report.html": "test_page.py looks at the page in a browser",
     "tllib-ext evaluate --all": "names the flag; docs/evaluation.md has it with a file",
 }  # fmt: skip

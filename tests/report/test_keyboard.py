@@ -96,7 +96,7 @@ def test_tab_reaches_every_control_and_enter_and_space_open_folds(browser, repor
     for _ in range(controls + 20):
         browser.press("Tab", 9)
         stop = browser.value(FOCUS)
-        if stop is None:
+        if stop is None or stops and stop["place"] == stops[0]["place"]:  # without a window, Chromium begins again
             break
         stops.append(stop)
     else:

@@ -36,6 +36,8 @@ def test_moves_are_shown_first_and_then_made(root, tmp_path, capsys, monkeypatch
     assert apply(tmp_path, rows, "--root", "data", "--yes") == 0
     out = capsys.readouterr().out
     assert "3 moved" in out and f"removed the empty folder {root}/ant/deep" in out
+    assert (root / ".labels_before.csv").is_file()
+    (root / ".labels_before.csv").unlink()
     assert files(root) == ["ant/1.jpg", "ant/2.jpg", "bee/2.jpg", "bee/deep/3.jpg", "cat/it's.jpg"]
     assert (root / "cat/it's.jpg").read_text() == "ant/it's.jpg" and not (root / "ant/deep").exists()
 

@@ -51,8 +51,8 @@ def draw_sample(decision: np.ndarray, number: int, taken: np.ndarray, seed: int 
     Examples::
 
         >>> sample = draw_sample(np.repeat([0, 1], (90, 10)), 20, np.empty(0, int))
-        >>> np.bincount(sample.stratum), sample.probability[0]
-        (array([18,  2]), 0.2)
+        >>> np.bincount(sample.stratum).tolist(), float(sample.probability[0])
+        ([18, 2], 0.2)
     """
     rng, free = np.random.default_rng(seed), np.setdiff1d(np.arange(len(decision)), taken)
     number = min(number, len(free))

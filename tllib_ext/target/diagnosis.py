@@ -15,7 +15,7 @@ __all__ = ["MOST", "group_unknown", "share_interval", "warnings_of"]
 WIDTH, MORE, LOWER, UNCERTAIN = 0.7, 0.05, 1.5, 0.25
 _FEW, _FAR = 0.01, 0.15
 _SILHOUETTE = 0.1  # one group is kept unless some number of groups reaches this
-_REMEDY = "answer twenty questions (tllib-ext ask RUN) or try a stronger backbone (docs/faq.md: too many or too few unknown)"
+_REMEDY = "answer twenty questions (tllib-ext ask RUN) or try stronger features (docs/faq.md: too many or too few unknown)"
 
 
 def group_unknown(z: np.ndarray, expected: float, seed: int = 0, most: int = 3000) -> Tuple[int, np.ndarray]:
@@ -58,10 +58,10 @@ def warnings_of(share: float, interval: Tuple[float, float], known: bool, closen
     cases = {
         f"{share:.0%} were called unknown; the true share lies between {low:.0%} and {high:.0%}: {_REMEDY}":
             not known,
-        f"only {number} target samples: too few to find groups in; add target images": number < 30,
+        f"only {number} target samples: too few to find groups in; add target samples": number < 30,
         f"nothing in the target looks unknown: right for closed and partial label sets, else {_REMEDY}": share < _FEW,
         f"nearly everything in the target ({share:.0%}) was called unknown: check that both domains share classes and have"
-        f" features of one backbone with the same preprocessing, or {_REMEDY}": share > MOST,
+        f" features made in the same way, or {_REMEDY}": share > MOST,
         f"the domains are far apart: the cosine of target samples with their source class is {closeness:.2f}; classes may be"
         f" mistaken for each other; {_REMEDY}": closeness < _FAR,
     }  # fmt: skip

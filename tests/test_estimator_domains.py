@@ -217,6 +217,6 @@ def test_a_device_that_is_not_there_is_one_line():
 def test_warnings_speak_of_arrays():
     from tllib_ext.target.diagnosis import warnings_of
 
-    texts = [text for number in (20, 100) for share in (0.0, 0.5) for known in (False, True)
+    texts = [text for number in (20, 100) for share in (0.0, 0.5, 0.99) for known in (False, True)
              for text in warnings_of(share, (0.0, 0.7), known, 0.1, number)]  # fmt: skip
     assert len(set(texts)) >= 6 and not re.search("gallery|backbone|image", " ".join(texts))

@@ -1,4 +1,4 @@
-"""What README and the pages of ``credo`` (of release 0.3) and ``mixture`` claim holds in every stored record."""
+"""What README and the pages of ``credo`` (of the earlier target model) and ``mixture`` claim holds in every stored record."""
 
 import numpy as np
 import pytest

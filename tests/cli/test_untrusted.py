@@ -2,6 +2,7 @@
 
 import ast
 import errno
+import importlib.util
 import os
 import pickle
 import re
@@ -125,7 +126,7 @@ def test_no_connection_where_downloads_are_forbidden(run_example, feature_root, 
     monkeypatch.setenv("TORCH_HOME", str(tmp_path / "torch"))
     words = ("-s", "alpha", "-t", "beta", "--split", "3/2/1", "-b", "8", "--steps", "2", "--no-report", "--log", "run")
     assert run_example("noisy_unida", feature_root, *words)[0] == 0
-    for arch in ("resnet18", "timm:resnet18"):
+    for arch in ("resnet18", *(["timm:resnet18"] if importlib.util.find_spec("timm") else [])):
         words = (image_root, "-s", "photo", "-t", "sketch", "-b", "4", "-a", arch)
         code, _, err = run_example("noisy_unida", *words)
         assert code == 2 and "downloads are forbidden (TLLIB_EXT_OFFLINE=1)" in err and err.count("\n") == 1

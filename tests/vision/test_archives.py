@@ -158,6 +158,15 @@ def test_a_full_disk_leaves_nothing(tmp_path, monkeypatch):
     assert os.listdir(tmp_path) == ["a"]
 
 
+def test_a_zip_whose_directory_claims_a_later_place_is_an_error(tmp_path):
+    content = bytearray(zip_bytes(FILES.items()))
+    content[-6:-2] = (int.from_bytes(content[-6:-2], "little") + 500).to_bytes(4, "little")  # entries then begin before it
+    (tmp_path / "a").write_bytes(content)
+    with pytest.raises(ArchiveError, match="placed before the archive begins"):
+        unpack(tmp_path / "a", tmp_path / "out")
+    assert os.listdir(tmp_path) == ["a"]
+
+
 @pytest.mark.parametrize("make", [zip_bytes, tar_bytes])
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())

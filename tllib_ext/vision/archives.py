@@ -128,6 +128,7 @@ def _of_zip(archive: Path) -> Iterator[_Entry]:
             plain = stat.S_IFMT(mode) in (0, stat.S_IFREG, stat.S_IFDIR)
             problem = "" if plain else "no plain file"
             problem = "encrypted" if info.flag_bits & 1 else problem
+            problem = "placed before the archive begins" if info.header_offset < 0 else problem
             yield _Entry(info.filename, info.file_size, info.is_dir(), problem, partial(opened.open, info))
 
 
